@@ -339,7 +339,7 @@ def test_processed_is_kept_for_each_partition() -> None:
         partition.seek(0)
         partition.delivered(records(3))
     assert (a.position, a.processed, b.position, b.processed) == (3, 0, 3, 0)
-    a.came_back()
+    a.mark_all_processed()
     assert (a.processed, b.processed) == (3, 0)
 
 
@@ -352,7 +352,7 @@ def test_cursor_delivers_record_by_record() -> None:
     assert cursor.live
     assert [cursor.take().offset, a.position, a.processed] == [2, 3, 2]
     assert not cursor.live
-    a.came_back()
+    a.mark_all_processed()
     assert (a.position, a.processed) == (3, 3)
 
 
@@ -390,7 +390,7 @@ def test_marks_commit_only_up_to_a_gap() -> None:
     a = table.get(A)
     a.seek(10)
     a.delivered(records(3, first=10))
-    a.came_back()
+    a.mark_all_processed()
     assert a.processed == 10
     for offset, processed in ((11, 10), (11, 10), (99, 10), (10, 12), (12, 13)):
         a.mark_processed([offset])

@@ -44,7 +44,7 @@ class Caller:
         return self._task
 
     def end(self) -> None:
-        """Record that the function has ended: what it left running is no longer inside it."""
+        """Record that the function has ended. Tasks that it started no longer call for it."""
         self._task = None
 
 
@@ -58,7 +58,7 @@ def calling_for(caller: Caller) -> Iterator[None]:
     Calls of the clients that a rebalance listener or handler must not make are then refused.
 
     Args:
-        caller: The task that waits; made in that task.
+        caller: The object that the waiting task has made.
     """
     task = trio.lowlevel.current_task()
     calls = _calls.get()

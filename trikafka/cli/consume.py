@@ -128,7 +128,7 @@ def command(
 
     settings, group, begin = reading(common, group, start)
     if group is not None and partitions:
-        raise click.UsageError("-p goes without a group: the group gives out partitions")
+        raise click.UsageError("-p cannot be used with a group, which assigns the partitions")
     if group is not None and until_time is not None:
         raise click.UsageError("--until goes without a group")
     plan = ConsumePlan(

@@ -67,6 +67,6 @@ class MemoryBudget:
             self._consumers += 1
 
     def _leave(self) -> None:
-        """Discount a consumer that has closed."""
+        """Stop counting a consumer, which has closed."""
         with self._lock:
             self._consumers -= 1

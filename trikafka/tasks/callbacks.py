@@ -66,7 +66,7 @@ def awaitable(what: str, function: object, result: Any) -> Awaitable[object]:
     )
 
 
-async def seen_through(what: str, call: Callable[[], Awaitable[object]]) -> None:
+async def await_user_call(what: str, call: Callable[[], Awaitable[object]]) -> None:
     """Await a call of the user's function; if it was cut off, raise the cancellation alone.
 
     A function that is cut off may still fail in its clean-up. Its exception then replaces

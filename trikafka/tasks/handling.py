@@ -32,7 +32,7 @@ from ..errors import (
 from ..errors.groups import members, outlined
 from ..toolkit import backoff
 from ..types import Record, TopicPartition
-from .callbacks import NotAsyncError, awaitable, seen_through
+from .callbacks import NotAsyncError, await_user_call, awaitable
 from .dead_letters import DeadLetter, Letter, dead_letter_headers
 from .timer import timeout_in
 
@@ -203,7 +203,7 @@ class Handling:
         if work.dead is not None:
             await self._send_to_dead_letter(work, work.dead)
             return
-        await seen_through(f"the handler of {_where(work)}", partial(self._call, work))
+        await await_user_call(f"the handler of {_where(work)}", partial(self._call, work))
 
     async def _call(self, work: RecordAttempt) -> None:
         if work.begun:

@@ -16,7 +16,7 @@ from ..errors import ConfigurationError
 from ..errors.groups import outlined
 from ..toolkit import Retry
 from ..types import TopicPartition
-from .callbacks import awaitable, seen_through
+from .callbacks import await_user_call, awaitable
 from .handling import Handling
 from .timer import TaskTimer, timeout_in
 
@@ -49,7 +49,7 @@ class HandlingPlan(TaskPlan):
     async def prepared(self, tp: TopicPartition) -> None:
         """Call the user's ``prepare`` for a partition."""
         assert self.prepare is not None
-        await seen_through(f"prepare of {tp}", partial(self._prepare, tp))
+        await await_user_call(f"prepare of {tp}", partial(self._prepare, tp))
 
     async def _prepare(self, tp: TopicPartition) -> None:
         assert self.prepare is not None

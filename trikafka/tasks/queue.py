@@ -19,7 +19,7 @@ from ..errors import (
 )
 from ..errors.groups import members, outlined
 from ..toolkit import Reminder, backoff, interrupts_unwrapped
-from .callbacks import awaitable, check_async, seen_through
+from .callbacks import await_user_call, awaitable, check_async
 from .handling import RetryPolicy, is_fatal, is_not_the_records
 from .run_tasks import check_retry, check_stop_on
 from .signals import stop_on_signal
@@ -182,7 +182,7 @@ class QueueRun:
         failures = 0
         while True:
             try:
-                await seen_through(f"the handler of {delivery!r}", call)
+                await await_user_call(f"the handler of {delivery!r}", call)
                 return
             except Exception as error:
                 failures += 1

@@ -71,9 +71,9 @@ def may_be_done_again(error: BaseException) -> bool:
 
 
 def refused_for_good(error: BaseException | None) -> bool:
-    """Return whether a record is the reason, and would be refused again.
+    """Return whether the error is about a record that would be refused again.
 
-    Such a round must end with an error: repeated, it would go on for ever unnoticed.
+    Such a round must end with the error: repeated, it would fail for ever without notice.
     """
     while error is not None:
         if isinstance(error, _FOR_GOOD) or getattr(error, "code", None) in _FOR_GOOD_CODES:
@@ -104,10 +104,9 @@ class TransactionRound:
         """
         try:
             return self._received(self._consumer.receive_batch_nowait())
-        except (
-            trio.WouldBlock,
-            CorruptRecordError,
-        ):  # the next receive raises the corrupt record again; what came before is committed
+        except (trio.WouldBlock, CorruptRecordError):
+            # The next receive raises the error of a corrupt record again; the batches before it
+            # are committed.
             return None
 
     def _received(self, batch: RecordBatch[Any, Any]) -> RecordBatch[Any, Any] | None:
@@ -128,8 +127,8 @@ class TransactionRound:
     ) -> None:
         """Handle the round in one transaction, with the offsets that ``handle`` returns.
 
-        ``undecided`` is called each time that the outcome did not come in time. It returns the
-        seconds until the outcome is asked for again, or raises.
+        ``undecided`` is called each time that the outcome of the commit did not arrive in time. It
+        returns the seconds until the next call of ``commit``, or raises.
         """
         async with producer.transaction() as txn:
             with txn.lend():

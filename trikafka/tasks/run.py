@@ -79,7 +79,7 @@ class TaskRun:
         except BaseException:
             if self._shutdown.error is not None:
                 _log.warning(
-                    "the run was cut off while it was ending because of this: %r",
+                    "the run was cancelled before it could raise the error that ended it: %r",
                     self._shutdown.error,
                 )
             raise
@@ -131,7 +131,8 @@ class TaskRun:
             str(task.partition) for task in self._tasks.values() if not task.ended.is_set()
         ]:
             _log.warning(
-                "the handlers of %s did not end in time: what they hold will be seen again",
+                "the handlers of %s did not end within close_timeout_ms: their records will be "
+                "processed again",
                 ", ".join(late),
             )
 
@@ -164,7 +165,7 @@ class TaskRun:
         except NOT_COMMITTED as error:
             if isinstance(error, KafkaTimeoutError):
                 return budget.failed(error)
-            _log.info("not committed now: %s", error)
+            _log.info("the tasks' progress is committed later: %s", error)
             return None
         budget.succeeded()
         return None
@@ -173,7 +174,10 @@ class TaskRun:
         try:
             await self._commit(self._uncommitted(), timeout=_LAST_COMMIT_LIMIT)
         except (TrikafkaError, trio.ClosedResourceError) as error:
-            _log.warning("what was done last was not committed, and is seen again: %s", error)
+            _log.warning(
+                "the last commit failed, so records since the one before are processed again: %s",
+                error,
+            )
             if not isinstance(error, (*NOT_COMMITTED, trio.ClosedResourceError)):
                 self._shutdown.fail(error)  # not raised if the run already ends by an exception
 

@@ -16,8 +16,8 @@ from .handling import RecordAttempt, explained
 from .plan import InterruptibleWaits, RunShutdown, TaskPlan, TimeoutBudget
 
 _log = logging.getLogger("trikafka.tasks")
-#: A commit that ends in one of these: the partition has another owner, or will have one, who gets
-#: the records again.
+#: The errors of a commit that leave the records to the partition's next owner, or to a later
+#: commit.
 NOT_COMMITTED = (CommitFailedError, RebalanceInProgressError, KafkaTimeoutError)
 
 
@@ -44,7 +44,7 @@ class StreamTask:
         self._timer = plan.timer()
         self.commit_timer = plan.timer()
         self.ended = trio.Event()
-        self._waits = InterruptibleWaits()  # that stopping cuts short
+        self._waits = InterruptibleWaits()  # stop() ends them
         self._committed: int | None = None
 
     @property
@@ -64,11 +64,11 @@ class StreamTask:
         return processed if self._stream.owned and processed != self._committed else None
 
     def committed(self, offset: int) -> None:
-        """Note that the group has this offset."""
+        """Record that the group has this offset."""
         self._committed = offset
 
     def stop(self) -> None:
-        """Take no more records; those in hand go on."""
+        """Take no more records; finish those in hand."""
         self._waits.end()
 
     async def read_stream(self, first: Callable[[], Awaitable[object]]) -> None:
@@ -111,14 +111,13 @@ class StreamTask:
                         begun = await self._unless_over(first)
                     if begun:
                         await self._feed()
-                    await (
-                        self._commit_last()
-                    )  # the group waits for this commit while the stream is held
+                    # The group waits for this commit while the stream is held.
+                    await self._commit_last()
                 except BaseException:
-                    # Cut off, or interrupted (Ctrl-C in a handler): the run ends, and must know
+                    # Cancelled, or interrupted (Ctrl-C in a handler). The run ends, and has to stop
                     # before this stream is left. Otherwise partitions() yields the partition again
-                    # in this very step. A new task, which has done nothing, would then stand in
-                    # this task's place when the run commits.
+                    # in this very step, and when the run commits, it would ask a new task, which
+                    # has done nothing, instead of this one.
                     self._shutdown.stop()
                     raise
         finally:
@@ -146,7 +145,7 @@ class StreamTask:
             self._committed = processed
         except (*NOT_COMMITTED, trio.ClosedResourceError) as error:
             _log.warning(
-                "what was done of %s before offset %s was not committed: %s",
+                "%s: offset %s was not committed, so records before it may be processed again: %s",
                 self.partition,
                 processed,
                 error,

@@ -238,8 +238,8 @@ class TransactionalRun:
         await self._shutdown.stopped.wait()
         await trio.sleep(self._config.close_timeout_ms / 1000)
         _log.warning(
-            "the handlers did not end in time: their transaction is aborted, and its records will "
-            "be seen again"
+            "the handlers did not end within close_timeout_ms: their transaction is aborted, and "
+            "its records will be processed again"
         )
         scope.cancel()
 

@@ -1,7 +1,8 @@
 """Handlers for access rules, quotas, SCRAM users and delegation tokens.
 
-The scripted cluster stores them and returns them; no rule, quota or password is applied. A scripted
-error of one item is that of a resource's name, of a user, or of a quota's first name.
+The scripted cluster stores them and returns them; no rule, quota or password is applied. To script
+the error of one item, name its resource, its user, or the first name of a quota's entity, as the
+``topic`` of :meth:`ScriptedCluster.fail`.
 """
 
 from __future__ import annotations

@@ -30,13 +30,13 @@ _ENDINGS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 def main() -> None:
     groups: set[int] = set()
     directories: set[str] = set()
-    ear, mouth = os.pipe()
-    os.set_blocking(mouth, False)
-    signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+    wakeup_reader, wakeup_writer = os.pipe()
+    os.set_blocking(wakeup_writer, False)
+    signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
     for number in _ENDINGS:
         signal.signal(number, lambda number, frame: None)  # only the byte in the pipe matters
     second, pipe = _start_second() if len(sys.argv) == 2 else (0, -1)
-    _listen(int(sys.argv[1]), ear, pipe, groups, directories)
+    _listen(int(sys.argv[1]), wakeup_reader, pipe, groups, directories)
     _kill(groups)
     for directory in directories:
         _remove(directory)
@@ -47,17 +47,19 @@ def main() -> None:
 
 def _start_second() -> tuple[int, int]:
     """Start the second guardian; return its process id and the pipe to its standard input."""
-    hears, pipe = os.pipe()
+    child_input, pipe = os.pipe()
     me = str(os.getpid())
     child = os.fork()
     if child == 0:
-        os.dup2(hears, 0)
+        os.dup2(child_input, 0)
         os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, me, "second"])
-    os.close(hears)
+    os.close(child_input)
     return child, pipe
 
 
-def _listen(parent: int, ear: int, pipe: int, groups: set[int], directories: set[str]) -> None:
+def _listen(
+    parent: int, wakeup_reader: int, pipe: int, groups: set[int], directories: set[str]
+) -> None:
     """Read and forward the parent's commands until its end.
 
     The end is the command `["end"]`, a signal, or the death of the parent.
@@ -65,8 +67,12 @@ def _listen(parent: int, ear: int, pipe: int, groups: set[int], directories: set
     pending = b""
     signalled = False
     while True:
-        ready = select.select([0] if signalled else [0, ear], [], [], 0 if signalled else 0.5)[0]
-        signalled = signalled or ear in ready  # commands sent before the signal are still read
+        ready = select.select(
+            [0] if signalled else [0, wakeup_reader], [], [], 0 if signalled else 0.5
+        )[0]
+        signalled = (
+            signalled or wakeup_reader in ready
+        )  # commands sent before the signal are still read
         if 0 not in ready:
             # checked only when all of the parent's commands have been read
             if signalled or os.getppid() != parent:

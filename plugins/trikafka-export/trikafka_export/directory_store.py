@@ -115,8 +115,8 @@ class DirectoryStore(ExportStore):
     def _made_and_locked(self) -> int:
         """Make the folders and lock them; return the lock's descriptor.
 
-        If another export is refused, it removes the folders that it has made. It may do so between
-        these steps, which are then repeated.
+        Another export that is refused removes the folders that it has made. If it does so between
+        two of these steps, the steps are repeated.
         """
         attempts = 5
         while True:
@@ -187,9 +187,9 @@ class DirectoryStore(ExportStore):
     def _clear(self) -> None:
         """Remove the work folders of finished plans.
 
-        The folder of an unfinished plan stays as it is, even files without a record: a worker whose
-        job has just been cancelled may still be about to record them as a piece. They are removed
-        with the folder when the plan is finished.
+        The folder of an unfinished plan stays as it is. Even a file that no record names stays: a
+        worker whose job has just been cancelled may be about to record it as a piece. Such files
+        are removed with the folder when the plan is finished.
         """
         unfinished = self._unfinished()
         for folder in self._work.iterdir() if self._work.exists() else ():
@@ -199,8 +199,8 @@ class DirectoryStore(ExportStore):
                 shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self._own / "partial", ignore_errors=True)  # of the first releases
         probes = (*self._work.glob(".trikafka-*.probe"), *self.root.glob(".trikafka-*.probe"))
-        for leaving in (*self._own.glob(".*.tmp"), *probes):
-            leaving.unlink(missing_ok=True)
+        for leftover in (*self._own.glob(".*.tmp"), *probes):
+            leftover.unlink(missing_ok=True)
 
     # --- files ---
 
@@ -224,7 +224,7 @@ class DirectoryStore(ExportStore):
 
     @contextmanager
     def open_data(self, name: str) -> Iterator[tuple[Path, int]]:
-        """Return the path of a data file, and its size in bytes."""
+        """Yield the path of a data file, and its size in bytes."""
         path = self.root / name
         yield path, path.stat().st_size
 

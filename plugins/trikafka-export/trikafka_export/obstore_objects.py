@@ -102,7 +102,7 @@ class StoreObjects(Objects):
 
     def _conditional(self, name: str, body: bytes, mode: Any) -> Any:
         try:
-            with _told(self.title, name):
+            with _explained(self.title, name):
                 return _version(
                     obstore.put(self._store, name, body, mode=mode, use_multipart=False)
                 )
@@ -130,7 +130,7 @@ class StoreObjects(Objects):
 
     def current(self, name: str) -> tuple[bytes, Found]:
         """Return the body of an object, and its version."""
-        with _told(self.title, name):
+        with _explained(self.title, name):
             got = obstore.get(self._store, name)
             return bytes(got.bytes()), _found(got.meta)
 
@@ -140,13 +140,13 @@ class StoreObjects(Objects):
 
     def _looked(self, name: str) -> tuple[Found, str | None]:
         """Return the same as :meth:`look`, and the name that the object was staged under."""
-        with _told(self.title, name):
+        with _explained(self.title, name):
             got = obstore.get(self._store, name, options={"head": True})
             return _found(got.meta), got.attributes.get(MARK)
 
     def upload(self, name: str, path: Path) -> None:
         """Write a file's bytes as an object, which appears whole."""
-        with _told(self.title, name):
+        with _explained(self.title, name):
             obstore.put(
                 self._store, name, path, attributes={MARK: Path(name).name}, max_concurrency=4
             )
@@ -156,7 +156,7 @@ class StoreObjects(Objects):
         if self._stands(source, target, size):
             return
         try:
-            with _told(self.title, source):
+            with _explained(self.title, source):
                 obstore.copy(self._store, source, target)
         except FileNotFoundError:
             # Another worker may have published the object, and its staged one is removed.
@@ -179,14 +179,14 @@ class StoreObjects(Objects):
 
     def names(self, below: str = "") -> Iterator[str]:
         """Return the names of all objects below a prefix."""
-        with _told(self.title, below):
+        with _explained(self.title, below):
             for page in obstore.list(self._store, below or None):
                 for each in page:
                     yield each["path"]
 
     def first_names(self, folder: str) -> list[str]:
         """Return the names directly in a folder, in order, as far as one request lists them."""
-        with _told(self.title, folder):
+        with _explained(self.title, folder):
             page: Any = next(iter(obstore.list(self._store, folder, chunk_size=_PAGE)), ())
             return [
                 name
@@ -196,7 +196,7 @@ class StoreObjects(Objects):
 
     def folder(self, name: str) -> tuple[list[str], list[str]]:
         """Return the names of the objects and of the folders directly in a folder."""
-        with _told(self.title, name):
+        with _explained(self.title, name):
             found = obstore.list_with_delimiter(self._store, name)
             return [Path(each["path"]).name for each in found["objects"]], [
                 Path(each).name for each in found["common_prefixes"]
@@ -204,7 +204,7 @@ class StoreObjects(Objects):
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects. Those that do not exist are skipped."""
-        with _told(self.title, "objects"), contextlib.suppress(FileNotFoundError):
+        with _explained(self.title, "objects"), contextlib.suppress(FileNotFoundError):
             if names := list(names):
                 obstore.delete(self._store, names)
 
@@ -214,7 +214,7 @@ class StoreObjects(Objects):
 
     def part(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes of an object from ``start`` to before ``end``."""
-        with _told(self.title, name):
+        with _explained(self.title, name):
             return bytes(obstore.get_range(self._store, name, start=start, end=end))
 
 
@@ -227,7 +227,7 @@ def _version(meta: Any) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _told(title: str, name: str) -> Iterator[None]:
+def _explained(title: str, name: str) -> Iterator[None]:
     """Raise errors of the store with a message of one line.
 
     The store's own message has a dozen lines. If it has a request's signature, the error is not

@@ -85,7 +85,7 @@ class FileSink:
         self._place: ExportStore | None = DirectoryStore(root) if isinstance(root, Path) else root
         self._options = options or SinkOptions()
         self._given = given  # the destination, as the caller wrote it
-        self._gone_told = False
+        self._gone_reported = False
         self._limiter = trio.CapacityLimiter(4)
         #: One call of the store at a time, also when a cancelled caller no longer waits for the
         #: last one.
@@ -176,7 +176,7 @@ class FileSink:
         if isinstance(self._store, DirectoryStore):
             refuse_name(self._given)
             refuse_tables(self._store.root, begun=Path(self._store.own_title).exists())
-            self._gone_told = False
+            self._gone_reported = False
         self._store.open()
 
     async def _leave(self, limit: float) -> None:
@@ -194,8 +194,8 @@ class FileSink:
         state = await self._stored(self._store.load)
         root = self._store.root if isinstance(self._store, DirectoryStore) else None
         await self._thread(lambda: refuse_other_format(state, self.format, self._store.title, root))
-        if isinstance(self._store, DirectoryStore) and not self._gone_told:
-            self._gone_told = await self._stored(partial(_tell_gone, self._store))
+        if isinstance(self._store, DirectoryStore) and not self._gone_reported:
+            self._gone_reported = await self._stored(partial(_report_gone, self._store))
         return state
 
     async def store_plan(self, plan: ExportPlan) -> None:
@@ -436,7 +436,7 @@ def pinned(
     return format
 
 
-def _tell_gone(store: DirectoryStore) -> bool:
+def _report_gone(store: DirectoryStore) -> bool:
     """Return whether files of the last export are gone, and warn of them.
 
     An export writes nothing again, so these files would be missing for ever.

@@ -17,8 +17,7 @@ from ...types import TopicPartition
 from .messages import by_topic, partitions_of
 from .routing import Parts, Place, Routing
 
-#: Moving a replica has the broker's answer at once. These codes describe its disks and replicas,
-#: which waiting does not change.
+#: The codes of a refused move that describe the broker's disks and replicas: no retry helps.
 _FINAL = (
     ErrorCode.REPLICA_NOT_AVAILABLE,
     ErrorCode.KAFKA_STORAGE_ERROR,
@@ -66,7 +65,7 @@ class LogDirDescription:
     Attributes:
         error: The reason why the directory is offline; ``None`` if it is in use.
         total_bytes: The size of its volume (Kafka 3.3); ``None`` if unknown.
-        usable_bytes: What is free of it (Kafka 3.3); ``None`` if unknown.
+        usable_bytes: The free bytes of its volume (Kafka 3.3); ``None`` if unknown.
         is_cordoned: True if it gets no new replicas (Kafka 4.3).
         replicas: The replicas in it. A partition has two while it moves between two directories of
             a broker, each in its own directory.

@@ -65,8 +65,7 @@ class ScramPassword:
         # No error here shows the password.
         if not is_name(self.password):
             raise ConfigurationError(
-                "the password must be a text that is not empty and has no surrogates, which UTF-8 "
-                "lacks"
+                "the password must be text that is not empty and that UTF-8 can encode"
             )
         _check_mechanism(self.mechanism)
         whole = isinstance(self.iterations, int) and not isinstance(self.iterations, bool)
@@ -187,7 +186,10 @@ def describe_request(users: Sequence[str] | None) -> DescribeUserScramCredential
 def read_described(
     response: Any, parts: Parts[str, tuple[ScramCredential, ...]], *, everyone: bool
 ) -> None:
-    """Take in a DescribeUserScramCredentials response. Raises its error."""
+    """Pass the results of a DescribeUserScramCredentials response to ``parts``.
+
+    Raises the error of the whole response.
+    """
     if response.error_code:
         raise from_code(response.error_code, "the SCRAM users", operation="Describe")
     for result in response.results:
@@ -204,7 +206,7 @@ def read_described(
 
 
 def read_altered(response: Any, parts: Parts[str, None]) -> None:
-    """Take in an AlterUserScramCredentials response."""
+    """Pass the results of an AlterUserScramCredentials response to ``parts``."""
     for result in response.results:
         if result.error_code:
             error = _error(result, "Alter")

@@ -14,7 +14,7 @@
 #    done, so the records count. With an exception they do not.
 #
 # The same proof is a sign of life: it resets the warning about a stuck handler, and lets a member
-# that left because of that handler join again (``Streams.came_back``).
+# that left because of that handler join again (``Streams.handler_returned``).
 
 from __future__ import annotations
 
@@ -405,7 +405,7 @@ class PartitionStream(Generic[Key, Value]):
         """
         self._last_seen = trio.current_time()
         self._warned.forget()
-        self._streams.came_back(self)
+        self._streams.handler_returned(self)
 
     @contextmanager
     def backing_off(self) -> Iterator[None]:
@@ -543,13 +543,13 @@ class PartitionStream(Generic[Key, Value]):
                 # Another task may wait for what is being decoded; no reader would get that.
                 if self._busy and self.position is not None:
                     self._assigned.refetch(self.position)
-                self._assigned.hand_out_again()
+                self._assigned.redeliver()
 
     # --- inside ---
 
     def _leave(self) -> None:
         self._entered = False
-        self._streams.came_back(self)
+        self._streams.handler_returned(self)
         if not self._left:
             self._end()
             self._streams.left(self)
@@ -569,7 +569,7 @@ class PartitionStream(Generic[Key, Value]):
     def _came_back(self) -> None:
         """Mark the records delivered before as processed: the handler asks for more."""
         self._streams.check_run()
-        self._streams.came_back(self)
+        self._streams.handler_returned(self)
         if self._left:
             return
         self._claim()
@@ -577,7 +577,7 @@ class PartitionStream(Generic[Key, Value]):
         self._warned.forget()
         self._core.poll_timer.check_session(self._last_seen)
         self._release()
-        self._assigned.came_back()
+        self._assigned.mark_all_processed()
 
     async def _next(self, *, raw: bool = False) -> RecordBatch | None:
         """Return the next batch that holds a record; ``None`` when the stream has ended.

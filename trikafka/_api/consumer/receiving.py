@@ -441,4 +441,4 @@ class Receiver:
         in_hand = self._in_hand
         self._in_hand = []
         for partition in in_hand:
-            partition.came_back()
+            partition.mark_all_processed()

@@ -293,7 +293,7 @@ class Streams:
         self._back = trio.Event()
         return ", ".join(str(stream.partition) for stream in stuck)
 
-    def came_back(self, stream: PartitionStream[Any, Any]) -> None:
+    def handler_returned(self, stream: PartitionStream[Any, Any]) -> None:
         """Record that a stream's handler asks for more, has finished a record, or leaves."""
         if stream in self._stuck:
             self._stuck.discard(stream)
@@ -309,7 +309,7 @@ class Streams:
 
         def is_back() -> bool:
             for stream in [stream for stream in self._stuck if not stream._attended]:
-                self.came_back(stream)
+                self.handler_returned(stream)
             return not self._stuck or self._back.is_set()
 
         await _once(is_back, lambda: self._back.wait())  # each call waits for the current event

@@ -44,11 +44,11 @@ class MissingTopics:
         self._start_soon = start_soon
         self._found = found
         self._looked: set[str] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def log_new(self, missing: set[str], known: ClusterSnapshot) -> None:
         """Log the topics that are waited for; ``missing`` is all of them."""
-        news = sorted(missing - self._told)
+        news = sorted(missing - self._reported)
         for name in news[:_MOST_TOLD]:
             _log.warning(
                 "%s; what was asked of it waits until it does",
@@ -56,7 +56,7 @@ class MissingTopics:
             )
         if len(news) > _MOST_TOLD:
             _log.warning("nor do %d other topics exist that were asked for", len(news) - _MOST_TOLD)
-        self._told = missing
+        self._reported = missing
 
     def look_for_alike(self, missing: str, node: Node | None) -> None:
         """Start the search for names similar to this one, unless it was done."""

@@ -311,15 +311,12 @@ class Commits:
             and self._topics is not None
         ):
             await self._look_again(call, self._topics, commit)
-        # The error of a stale epoch or generation may arrive before the response to the heartbeat
-        # or JoinGroup that brings the new one.
-        # What a refused identity means. It is final only if the coordinator refuses the identity
-        # that the member still has, and no newer one is on its way: then the group has moved on
-        # without the member. In two cases another attempt is right. The member's identity has
-        # changed since the request was built. Or the new identity is on its way: heartbeats and
-        # JoinGroup go on other tasks and connections than commits, so the coordinator may be in the
-        # next epoch already, and refuse this commit, before the response with that epoch has been
-        # read here.
+        # A refused identity is final only if the member still has it and no newer one is on its
+        # way: then the group has moved on without the member. In two cases another attempt is
+        # right. The member's identity has changed since the request was built. Or the new identity
+        # is on its way: heartbeats and JoinGroup go on other tasks and connections than commits, so
+        # the coordinator may be in the next epoch already, and refuse this commit, before the
+        # response with that epoch has been read here.
         stale = identity.epochs and failure.code == ErrorCode.STALE_MEMBER_EPOCH
         stale |= self._member.joining and failure.code == ErrorCode.ILLEGAL_GENERATION
         if (
@@ -476,8 +473,7 @@ def commit_failed(group: str, last_error: TrikafkaError | None = None) -> Commit
         )
     return CommitFailedError(
         f"the offsets were not committed: group {group!r} has moved on without this member, and "
-        "its partitions may be with"
-        f" another. {why}"
+        f"its partitions may be with another. {why}"
     )
 
 
@@ -485,6 +481,5 @@ def _group_has_members(group: str) -> CommitFailedError:
     """Return the error of a commit from outside the group."""
     return CommitFailedError(
         f"the offsets were not committed: group {group!r} has members, and only they may commit "
-        "while they are there. Use another"
-        " group_id with assign(), or subscribe()"
+        "while they are there. Use another group_id with assign(), or subscribe()"
     )

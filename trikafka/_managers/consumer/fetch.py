@@ -70,10 +70,10 @@ class Fetcher:
         )
         # The brokers that have a fetch task.
         self._nodes: set[int] = set()
-        # By broker: what was wrong with its last response.
+        # By broker: the error of its last response, if it had one that is not logged yet.
         self._failing: dict[int, TrikafkaError] = {}
-        # By broker: the error that was logged, until a fetch succeeds again.
-        self._told: dict[int, TrikafkaError] = {}
+        # By broker: the error that was logged; removed when a fetch succeeds again.
+        self._logged_errors: dict[int, TrikafkaError] = {}
         # True while `run` waits with a timer for partitions without a leader.
         self._watching = False
         # How many fetch tasks wait because they found nothing to do.
@@ -97,7 +97,7 @@ class Fetcher:
         return next(
             (
                 error
-                for node_id, error in self._told.items()
+                for node_id, error in self._logged_errors.items()
                 if node_id in sessions and sessions[node_id].wanted
             ),
             None,
@@ -117,7 +117,7 @@ class Fetcher:
         retry, again = Retry(self._config), 0.0
         while True:
             self._update()
-            if not self._note_leaderless():
+            if not self._record_leaderless():
                 retry.reset()
             elif trio.current_time() >= again:
                 again = trio.current_time() + retry.delay()
@@ -128,7 +128,7 @@ class Fetcher:
                 self._watching = bool(self._plan.leaderless)
                 await self._wake.wait()
 
-    def _note_leaderless(self) -> bool:
+    def _record_leaderless(self) -> bool:
         """Record in the assignment what has no leader; return whether there is such a partition."""
         for partition, error in list(self._plan.leaderless.items()):
             self._missing.add(partition, error)
@@ -183,27 +183,29 @@ class Fetcher:
             if node is None and self._plan.remove_if_idle(node_id):
                 # A new task is started if the broker returns.
                 self._nodes.discard(node_id)
-                self._told.pop(node_id, None)
+                self._logged_errors.pop(node_id, None)
                 return
             if node is None or not session.wanted or not (room := self._room(node_id)):
                 await self._rest()
             elif not await self._fetch(node, session, room, retry):
-                self._say_why(node_id)
+                self._log_failure(node_id)
                 await retry.wait()
 
-    def _went_well(self, node_id: int, retry: Retry) -> None:
+    def _record_success(self, node_id: int, retry: Retry) -> None:
         if retry.failures:
             retry.reset()
-        if self._told.pop(node_id, None) is not None:
+        if self._logged_errors.pop(node_id, None) is not None:
             _log.info("fetching from broker %d again", node_id)
 
-    def _say_why(self, node_id: int) -> None:
+    def _log_failure(self, node_id: int) -> None:
         """Log once that a broker's responses cannot be used.
 
         A client that closes ends this task before, so it logs nothing.
         """
-        if (error := self._failing.pop(node_id, None)) is not None and node_id not in self._told:
-            self._told[node_id] = error
+        if (
+            error := self._failing.pop(node_id, None)
+        ) is not None and node_id not in self._logged_errors:
+            self._logged_errors[node_id] = error
             _log.warning("cannot fetch from broker %d, trying again: %s", node_id, error)
 
     def _room(self, node_id: int) -> int:
@@ -268,12 +270,12 @@ class Fetcher:
                     session.taken_in(trio.current_time())
                     fine = news or trio.current_time() - began >= wait_ms / 2000
                     if fine:
-                        self._went_well(node.node_id, retry)
+                        self._record_success(node.node_id, retry)
                         if not over and (more := self._follows(node, session)):
                             fine = None
                             begin(more)
                 except TrikafkaError as error:
-                    fine = self._note_failure(node, session, error)
+                    fine = self._record_failure(node, session, error)
                 if fine is not None:
                     done.notify()
 
@@ -290,7 +292,7 @@ class Fetcher:
             connection = await self._brokers.connection(node, "fetch")
             begin(room)
         except TrikafkaError as error:
-            return self._note_failure(node, session, error)
+            return self._record_failure(node, session, error)
         try:
             while fine is None:
                 await done.wait()
@@ -308,7 +310,7 @@ class Fetcher:
             return 0
         return self._room(node.node_id)
 
-    def _note_failure(self, node: Node, session: FetchSession, error: TrikafkaError) -> bool:
+    def _record_failure(self, node: Node, session: FetchSession, error: TrikafkaError) -> bool:
         """Record why there is no response; return whether to go on without a wait."""
         if isinstance(error, FetchSessionError):
             _log.debug("fetch from %s: %s", node, error)

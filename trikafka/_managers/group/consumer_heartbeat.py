@@ -178,7 +178,7 @@ class ConsumerHeartbeats:
                 )
                 soon = min(2 * soon, _SOON_AT_MOST)
 
-    def say_everything(self) -> None:
+    def send_full(self) -> None:
         """Send a heartbeat now that reports everything.
 
         The coordinator then repeats the assignment.

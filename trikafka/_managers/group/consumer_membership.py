@@ -48,14 +48,14 @@ class ConsumerMembership(MembershipBase):
         self._gives_way = gives_way
         self._to_say = WakeFlag()
         self._target = TargetReconciler(
-            dependencies, topic_ids, self._to_say.set, lambda: self._heartbeats.say_everything()
+            dependencies, topic_ids, self._to_say.set, lambda: self._heartbeats.send_full()
         )
         self._heartbeats = ConsumerHeartbeats(dependencies, self._to_say, self._target)
 
     def rejoin(self, why: str) -> None:
         """Have the coordinator repeat the assignment; the protocol has no other way to rejoin."""
         super().rejoin(why)
-        self._heartbeats.say_everything()
+        self._heartbeats.send_full()
         self._target.look()
 
     async def run(self) -> None:

@@ -213,7 +213,7 @@ class Transactions:
         commit waits for this call. So do later calls to `send_offsets`: their offsets must not be
         overwritten by these.
         """
-        self._same(number)
+        self._check_current(number)
         self._transaction.check("send_offsets")
         with self._offsets.call() as earlier:
 
@@ -259,14 +259,14 @@ class Transactions:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group: Callable[[], GroupMetadata],
     ) -> None:
-        self._still(number)
+        self._check_open(number)
         transaction, identity, member = self._transaction, self._transaction.given, group()
         transaction.adding()
         if transaction.version < 2 and not transaction.knows_group(member.group_id):
             await call.step(
                 "AddOffsetsToTxn", lambda: self._coordinator.add_offsets(identity, member.group_id)
             )
-            self._still(number)
+            self._check_open(number)
             transaction.group_added(member.group_id)
         version = transaction.version
 
@@ -516,7 +516,7 @@ class Transactions:
                 return begun
         raise _over()
 
-    def _same(self, number: int) -> None:
+    def _check_current(self, number: int) -> None:
         if number != self._transaction.number:
             raise _over()
 
@@ -526,8 +526,8 @@ class Transactions:
             _S.ABORTABLE_ERROR,
         )
 
-    def _still(self, number: int) -> None:
-        self._same(number)
+    def _check_open(self, number: int) -> None:
+        self._check_current(number)
         # A commit that waits for these offsets does not forbid them.
         if self._transaction.state is not _S.IN_TRANSACTION:
             self._transaction.check("send_offsets")

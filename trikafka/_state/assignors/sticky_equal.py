@@ -70,7 +70,7 @@ class EqualAssignment:
             self._under.append(member)
         elif len(mine) >= self._large and self._over < self._remainder:
             quota = self._large
-            self._one_more_over()
+            self._count_over()
         else:
             quota = self._small
             if self._over < self._remainder:
@@ -78,7 +78,7 @@ class EqualAssignment:
         self._result[member] += mine[:quota]
         self._revoked |= dict.fromkeys([*far, *mine[quota:]], member)
 
-    def _one_more_over(self) -> None:
+    def _count_over(self) -> None:
         self._over += 1
         if self._over == self._remainder:  # no member at the small quota may get one more
             self._at_small.clear()
@@ -102,7 +102,7 @@ class EqualAssignment:
                 turn = turn % len(self._under) if self._under else 0
             elif (index := self._racks.next_near(tp, self._at_small, 0)) is not None:
                 self._give(tp, self._at_small.pop(index))
-                self._one_more_over()
+                self._count_over()
             else:
                 rest.append(tp)
         return rest

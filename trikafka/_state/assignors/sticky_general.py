@@ -137,10 +137,10 @@ class GeneralAssignment:
 
     def _is_balanced(self) -> bool:
         if self._balanced is None:
-            self._balanced = self._look_for_balance()
+            self._balanced = self._no_move_helps()
         return self._balanced
 
-    def _look_for_balance(self) -> bool:
+    def _no_move_helps(self) -> bool:
         """Return whether no move can help.
 
         Either sizes differ by one at most, or no member can take anything from a member that has at

@@ -272,7 +272,7 @@ class AssignedPartition:
         offset = self.processed if done or self._marks is not None else self.position
         return None if offset is None else OffsetAndMetadata(offset, self.leader_epoch)
 
-    def hand_out_again(self) -> None:
+    def redeliver(self) -> None:
         """Deliver again the records that a receiver took and did not process before it ended.
 
         No-op where the user marks records.
@@ -421,7 +421,7 @@ class AssignedPartition:
         self._position = upto
         self._passed_limit()
 
-    def came_back(self) -> None:
+    def mark_all_processed(self) -> None:
         """Mark all delivered records as processed: the user asks for more.
 
         No-op where the user marks records.
@@ -625,7 +625,7 @@ class Assignment:
         self.partitions = {
             tp: self.partitions.get(tp) or self._new(tp, _S.AWAITING_POSITION) for tp in wanted
         }
-        self._came_or_went()
+        self._partitions_changed()
 
     def add(self, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Add the partitions that the group assigned, and return the new ones.
@@ -636,7 +636,7 @@ class Assignment:
         for tp in new:
             self.partitions[tp] = self._new(tp, _S.AWAITING_CALLBACK)
         if new:
-            self._came_or_went()
+            self._partitions_changed()
         return new
 
     def callback_done(self, tps: Iterable[TopicPartition]) -> None:
@@ -666,7 +666,7 @@ class Assignment:
     def revoked(self, tps: Iterable[TopicPartition]) -> None:
         """Remove these partitions: they are no longer this consumer's."""
         self._remove(tps)
-        self._came_or_went()
+        self._partitions_changed()
 
     def lost(self, tps: Iterable[TopicPartition]) -> None:
         """Remove these partitions, which other members may own already."""
@@ -710,7 +710,7 @@ class Assignment:
         """
         for partition in self:
             if partition not in besides:
-                partition.came_back()
+                partition.mark_all_processed()
 
     def pop_error(self) -> Exception | None:
         """Return the error of a failed partition, each once; ``None``: no partition failed."""
@@ -802,7 +802,7 @@ class Assignment:
                 partition.enter(_S.GONE)
                 self._missing.pop(partition, None)
 
-    def _came_or_went(self) -> None:
+    def _partitions_changed(self) -> None:
         # Partitions that wait for their position since their creation are not in a set yet.
         for partition in self:
             self.sort(partition)

@@ -181,7 +181,7 @@ class FetchBuffer:
             self.by_stream = by_stream
             self._held = 0
             self._held_before = 0
-            self._look_whether_crowded()
+            self._update_crowded()
             self._wake.fetch()
 
     def ask(self, partition: AssignedPartition, *, waits: bool) -> None:
@@ -396,9 +396,9 @@ class FetchBuffer:
         queue.size += size
         self._size += size
         self._size_at[queue.node] = self._size_at.get(queue.node, 0) + size
-        self._look_whether_crowded()
+        self._update_crowded()
 
-    def _look_whether_crowded(self) -> None:
+    def _update_crowded(self) -> None:
         # Hysteresis: once crowded, the buffer stays so until half of that is free. Each change
         # makes the fetch plan look at every partition.
         most = max(0.0, self._limit - max(self._largest, self._limit / 16))

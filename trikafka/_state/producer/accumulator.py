@@ -510,7 +510,7 @@ class Accumulator(Generic[Ack]):
             queue.send(batch, node, self.producer, now)
             total += batch.size
             chosen.append(batch)
-            self._queues.to_the_end(queue)
+            self._queues.move_to_end(queue)
         return chosen
 
     def seal(self, batches: Iterable[ProducerBatch]) -> None:

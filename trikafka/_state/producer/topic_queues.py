@@ -361,7 +361,7 @@ class Queues:
         else:
             self._deactivate(queue)
 
-    def to_the_end(self, queue: PartitionQueue) -> None:
+    def move_to_end(self, queue: PartitionQueue) -> None:
         """Put the queue at the end of its broker's row: it had its turn."""
         work = self._work[queue.leader]
         del work[queue]

@@ -27,14 +27,14 @@ _FORGOTTEN_AFTER = 60.0
 class UnknownTopics:
     """The places that are looked for. Owned by the produce manager."""
 
-    __slots__ = ("_clock", "_places", "_since", "_told", "changes")
+    __slots__ = ("_clock", "_places", "_reported", "_since", "changes")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         #: When each place was first named, and the metadata's version then; the oldest first.
         self._since: dict[Place, tuple[float, int]] = {}
         #: The places whose outcome *never* has been returned.
-        self._told: dict[Place, None] = {}
+        self._reported: dict[Place, None] = {}
         #: The places by topic.
         self._places: dict[str, set[Place]] = {}
         #: How often a place has taken a seat.
@@ -53,7 +53,7 @@ class UnknownTopics:
         """
         found = self._since.get(place)
         if found is None:
-            if len(self._since) >= MOST and not self._free_a_seat():
+            if len(self._since) >= MOST and not self._make_room():
                 return False
             found = self._since[place] = self._clock(), version
             self._places.setdefault(place[0], set()).add(place)
@@ -61,7 +61,7 @@ class UnknownTopics:
         since, before = found
         if self._clock() - since < patience or (patience and version == before):
             return False
-        self._told[place] = None
+        self._reported[place] = None
         return True
 
     def found(self, topic: str, partitions: int) -> None:
@@ -69,16 +69,19 @@ class UnknownTopics:
         for place in [each for each in self._places.get(topic, ()) if (each[1] or 0) < partitions]:
             self._leave(place)
 
-    def _free_a_seat(self) -> bool:
-        oldest = next(iter(self._told), None) or next(iter(self._since))
-        if oldest not in self._told and self._clock() - self._since[oldest][0] < _FORGOTTEN_AFTER:
+    def _make_room(self) -> bool:
+        oldest = next(iter(self._reported), None) or next(iter(self._since))
+        if (
+            oldest not in self._reported
+            and self._clock() - self._since[oldest][0] < _FORGOTTEN_AFTER
+        ):
             return False
         self._leave(oldest)
         return True
 
     def _leave(self, place: Place) -> None:
         del self._since[place]
-        self._told.pop(place, None)
+        self._reported.pop(place, None)
         self._places[place[0]].remove(place)
         if not self._places[place[0]]:
             del self._places[place[0]]

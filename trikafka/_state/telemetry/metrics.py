@@ -56,7 +56,7 @@ class _Value:
 
 
 class _Instrument(Protocol):
-    """Something that measures."""
+    """The part of a metric that measures."""
 
     def values(self, span: _Span) -> Iterator[_Value]:
         """Yield the values of the time until now; what follows belongs to the next collection."""
@@ -176,7 +176,10 @@ class _Present:
 
 
 class _TimeShare:
-    """The share of the time that something lasted: ``read`` returns its seconds until then."""
+    """The share of time for which a state lasted.
+
+    ``read`` returns the seconds of the state from the beginning until the given time.
+    """
 
     def __init__(self, name: str, read: Callable[[float], float]) -> None:
         self._name = name
@@ -338,18 +341,15 @@ class Meter:
             self._rebalancing.add(milliseconds)
 
     def present(self, name: str, read: Callable[[], float]) -> None:
-        """Add a gauge below Kafka's namespace, which ``read`` returns at each collection."""
+        """Add a gauge below Kafka's namespace. ``read`` returns its value at each collection."""
         self._added(_Present(_NAMESPACE + name, read))
 
     def time_share(self, name: str, read: Callable[[float], float]) -> None:
-        """Add the share of the time that something lasts.
-
-        ``read`` returns the seconds for which it has lasted until the given time.
-        """
+        """Add the share of time for which a state lasts; see :class:`_TimeShare`."""
         self._added(_TimeShare(_NAMESPACE + name, read))
 
     def identify(self, read: Callable[[], Mapping[str, AttributeValue]]) -> None:
-        """Read the attributes of the client that change with ``read``."""
+        """Set the function that returns the attributes of the client that change."""
         self._resource_later = read
 
     # --- metrics of the application ---

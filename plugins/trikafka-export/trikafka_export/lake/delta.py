@@ -361,15 +361,15 @@ def _added(each: DataFile, by: Sequence[str]) -> AddAction:
     for name, bounds in (("offset", each.offsets), ("timestamp", each.times)):
         if bounds is not None:
             nulls[name] = bounds.nulls
-            lows |= _told(name, bounds, bounds.low)
-            highs |= _told(name, bounds, bounds.high)
+            lows |= _bound_of(name, bounds, bounds.low)
+            highs |= _bound_of(name, bounds, bounds.high)
     stats = {"numRecords": file.rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
     return AddAction(
         file.name, file.bytes, values, int(time.time() * 1000), True, json.dumps(stats)
     )
 
 
-def _told(name: str, bounds: Bounds, value: int) -> dict[str, Any]:
+def _bound_of(name: str, bounds: Bounds, value: int) -> dict[str, Any]:
     if name == "offset":
         return {name: value}
     if bounds.low < _FIRST_TIME or bounds.high > _LAST_TIME:
