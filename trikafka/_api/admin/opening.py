@@ -12,7 +12,6 @@ from ..client import loading
 from ..client.loading import load
 from ..client.opens import opens
 from ..client.service import Service, run_client
-from ..client.trio_check import check_runs_under_trio
 
 if TYPE_CHECKING:
     from .admin import Admin
@@ -32,7 +31,6 @@ async def open_admin(**settings: Unpack[AdminSettings]) -> AsyncIterator[Admin]:
         BootstrapError: No bootstrap address answers.
         ClientFailedError: A background task failed; raised by the end of the block.
     """
-    check_runs_under_trio("open_admin")
     config = AdminConfig.take(settings)
 
     await load(loading.ADMIN, config)

@@ -20,7 +20,6 @@ from ...types import Node
 from .metering import meter_of
 from .plugin_proxy import PluginSlot, guarded
 from .service import Service
-from .trio_check import HomeRun
 
 Config = TypeVar("Config", bound=ClientConfig)
 _log = logging.getLogger("trikafka.plugins")
@@ -159,7 +158,8 @@ class Context(SharedContext, Generic[Config]):
         self.plugins = load_plugins(config.plugins, builtin)
         self._builtin = builtin
         self._service = service
-        self.home = HomeRun()
+        #: Each call of a user begins with ``home.check()``.
+        self.home = service
         security = Security(config, self._sasl_mechanism())
         security.check()
         self.metrics = meter_of(config)

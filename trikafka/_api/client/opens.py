@@ -21,6 +21,17 @@ P = ParamSpec("P")
 Client = TypeVar("Client")
 
 
+def _check_runs_under_trio(call: str) -> None:
+    """Raise :exc:`IllegalStateError` unless the calling task is one of Trio's."""
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        raise IllegalStateError(
+            f"{call}() needs Trio, and no Trio runs here: start the program with trio.run(main); "
+            f"in a program of asyncio, import trikafka.aio and use trikafka.aio.{call}()"
+        ) from None
+
+
 class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
     """A client that ``async with`` will open; before that there is none."""
 
@@ -46,6 +57,7 @@ class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
                 f"a block of {self._call}() can be entered once: call {self._call}() again for "
                 "another client"
             )
+        _check_runs_under_trio(self._call)
         self._entered = True
         return self._block.__aenter__()
 

@@ -19,7 +19,7 @@ import trio
 from ..._net.interrupts import interrupt_in, interrupts_unwrapped
 from ..._net.singleflight import ClientClosed
 from ...config import ClientConfig
-from ...errors import ClientFailedError
+from ...errors import ClientFailedError, IllegalStateError
 from ...errors.groups import outlined, unwrapped
 
 _log = logging.getLogger("trikafka")
@@ -108,6 +108,7 @@ class Service:
     """
 
     def __init__(self, body: trio.CancelScope) -> None:
+        self._token = trio.lowlevel.current_trio_token()
         self._body = body
         self._scope = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
@@ -121,6 +122,23 @@ class Service:
 
     def __enter__(self) -> Service:
         return self
+
+    def check(self) -> None:
+        """Raise :exc:`IllegalStateError` in another Trio run than that of the client's tasks.
+
+        Trio's own error there would be an ``AssertionError``, or a task would be scheduled in the
+        wrong run. Outside of Trio this raises nothing: what needs Trio fails there by itself.
+        """
+        try:
+            here = trio.lowlevel.current_trio_token()
+        except RuntimeError:
+            return
+        if here is not self._token:
+            raise IllegalStateError(
+                "this client was opened in another trio.run(), and works only there: open a client "
+                "in each run, or call this one by trio.from_thread.run(..., trio_token=token), "
+                "with the trio.lowlevel.current_trio_token() of its run"
+            )
 
     # A Ctrl-C before the stop would leave the block waiting for the host for ever.
     @trio.lowlevel.enable_ki_protection

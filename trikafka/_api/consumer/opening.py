@@ -15,7 +15,6 @@ from ..client import loading
 from ..client.loading import load
 from ..client.opens import Opening, opens
 from ..client.service import Service, run_client
-from ..client.trio_check import check_runs_under_trio
 
 if TYPE_CHECKING:
     from .consumer import Consumer
@@ -79,7 +78,6 @@ async def open_consumer(
         BootstrapError: No bootstrap address answers.
         ClientFailedError: A background task failed; raised by the end of the block.
     """
-    check_runs_under_trio("open_consumer")
     pattern = topics[0] if len(topics) == 1 and not isinstance(topics[0], str) else None
     if not isinstance(pattern, re.Pattern | SubscriptionPattern):
         pattern = None

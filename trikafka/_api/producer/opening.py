@@ -12,7 +12,6 @@ from ..client import loading
 from ..client.loading import load
 from ..client.opens import opens
 from ..client.service import Service, run_client
-from ..client.trio_check import check_runs_under_trio
 
 if TYPE_CHECKING:
     from .producer import Producer
@@ -42,7 +41,6 @@ async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[P
         KafkaTimeoutError: The coordinator did not answer within ``default_api_timeout_ms``.
         ClientFailedError: A background task failed; raised by the end of the block.
     """
-    check_runs_under_trio("open_producer")
     config = ProducerConfig.take(settings)
 
     await load(loading.PRODUCER, config)

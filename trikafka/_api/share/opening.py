@@ -14,7 +14,6 @@ from ..client import loading
 from ..client.loading import load
 from ..client.opens import Opening, opens
 from ..client.service import Service, run_client
-from ..client.trio_check import check_runs_under_trio
 
 if TYPE_CHECKING:
     from .consumer import ShareConsumer
@@ -76,7 +75,6 @@ async def open_share_consumer(
         BootstrapError: No bootstrap address answers.
         ClientFailedError: A background task failed; raised by the end of the block.
     """
-    check_runs_under_trio("open_share_consumer")
     names = check_topics_given("open_share_consumer", topics)
     given: dict[str, Any] = settings  # type: ignore[assignment]  # with all keywords; taken below
     given["key_deserializer"] = key_deserializer
