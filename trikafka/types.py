@@ -88,8 +88,8 @@ class Record(NamedTuple, Generic[Key, Value]):
         headers: Pairs of name and value.
 
     ``Record`` alone has bytes. With ``key_deserializer`` or ``value_deserializer``, ``key`` and
-    ``value`` hold the deserializer's result: ``Record[bytes | None, Flight]``. A deserializer does
-    not get a key or value that is missing; such a one is ``None``, whatever its type says.
+    ``value`` hold the deserializer's result: ``Record[bytes | None, Flight]``. A missing
+    key or value is ``None``, whatever its type says: no deserializer is called for it.
     """
 
     topic: str

@@ -61,8 +61,8 @@ FACTORS: Mapping[str, int] = {
     **dict.fromkeys(("CreateTopics", "IncrementalAlterConfigs"), 1_024),
 }
 _MIB = 1 << 20
-#: What each item that a request names may bring, and what comes besides, however many they are
-#: (bytes).
+#: The bytes that a response may have for each item that the request names, and the bytes that it
+#: may have besides, however many items there are.
 NAMED: Mapping[str, tuple[int, int]] = {
     # 200,000 partitions of a topic, which is more than clusters have, with some replicas each; and
     # 5,000 brokers.

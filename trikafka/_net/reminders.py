@@ -1,13 +1,13 @@
-"""When a log line about something that goes on is due: at once, then every five minutes."""
+"""The times of log lines about a state that lasts: at once, then every five minutes."""
 
 from __future__ import annotations
 
-#: How often (seconds) something that goes on is logged again.
+#: The seconds after which a state that lasts is logged again.
 REMINDER = 300.0
 
 
 class Reminder:
-    """The times of the log lines about one thing. ``now`` may be of any clock, always the same."""
+    """The times of the log lines about one state. ``now`` is always of the same clock."""
 
     __slots__ = ("logged_at",)
 
@@ -23,5 +23,5 @@ class Reminder:
         self.logged_at = now
 
     def forget(self) -> None:
-        """Log at once when it happens again."""
+        """Record the end of the state: its next beginning is logged at once."""
         self.logged_at = None

@@ -1,4 +1,4 @@
-"""How records are taken from a buffer: directly, and only the wait for more crosses."""
+"""The receiving of buffered records: without a crossing; only the wait for more crosses."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def _check(call: str, client: object, kind: type[Client]) -> None:
 def _bridged(guest: Guest, what: str, function: Any) -> Any:
     """Return an async function for Trio that calls ``function`` in asyncio.
 
-    What is no function is returned as it is, for Trio's side to refuse.
+    Anything that is no function is returned unchanged: Trio's side refuses it.
     """
     if not callable(function):
         return function

@@ -84,7 +84,8 @@ class Copying(Consuming):
         # Records of an aborted transaction would be in the copy like any others, since a copy has no
         # transactions: readers there could no longer leave them out.
         settings = {"isolation_level": "read_committed", **settings}
-        # What is delivered to this command is not copied yet, so it commits by itself.
+        # A delivered record is not copied yet. So the command commits after the copy, and auto
+        # commit is off.
         own = {} if plan.group is None else {"enable_auto_commit": False}
         super().__init__({**settings, **own}, plan)
         self._target = dict(target)

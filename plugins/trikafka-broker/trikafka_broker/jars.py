@@ -260,14 +260,14 @@ def _locked(path: Path, report: Progress) -> Iterator[int]:
     The kernel releases the lock when the last process that has the file open is gone.
     """
     with path.open("w") as file:
-        told = False
+        reported = False
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not told:
+                if not reported:
                     report("waiting for a download in another process")
-                told = True
+                reported = True
                 pause()
         yield file.fileno()

@@ -126,22 +126,22 @@ class Lease:
         return json.dumps(body).encode()
 
     def _renew(self) -> None:
-        told = False
+        logged = False
         while not self._ended.wait(self._seconds / 3):
             try:
                 version = (
                     self._objects.swap(LOCK, self._body(), self._version) or self._written_before()
                 )
             except OSError as error:
-                if not told:
+                if not logged:
                     _log.warning("the lock of an export cannot be renewed: %s", error)
-                told = True
+                logged = True
                 continue
             if version is None:
                 self.lost = True
                 return
             self._version = version
-            told = False
+            logged = False
 
     def _written_before(self) -> Any:
         """Return the version of the lock if it is still ours, else ``None``.

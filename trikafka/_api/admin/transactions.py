@@ -216,8 +216,8 @@ class HangingSearch:
 
     async def attempt(self, call: RunningCall) -> list[HangingTransaction]:
         """Return transactions that are open in a partition and unknown to every coordinator."""
-        # Partitions and coordinators are asked one after the other, so a transaction may end in
-        # between. Such a one looks hanging: the partition still had it open, the coordinator no
+        # Partitions and coordinators are asked one after the other. A transaction that ends in
+        # between looks like a hanging one: it was open in the partition, and the coordinator no
         # longer knows it. So the partitions of the suspects are asked a second time, and only what
         # is still open there hangs.
         candidates = await self._open(call, self.partitions)
@@ -248,7 +248,6 @@ class HangingSearch:
             )
 
         unknown = [(tp, each) for tp, each in candidates if not is_known(tp, each)]
-        # A transaction that ended meanwhile is unknown, too: only what is still open hangs.
         still = {
             (tp, each.producer_id, each.transaction_start)
             for tp, each in (

@@ -55,7 +55,7 @@ _CALLS: dict[tuple[str, str], str] = {
     ("telemetry", "client_instance_id"): "",
     ("share_fetch", "settled"): "acknowledged",
 }
-#: What is unknown after one of the last calls of a client's life was cut off.
+#: The consequence of a cut-off call by which a client leaves; its outcome is not known.
 _LAST = {
     "leave": "the group may not have been notified",
     "finish": "a transaction may be open until it times out",

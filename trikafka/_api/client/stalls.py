@@ -1,6 +1,7 @@
 """The watchdog's core: what a client owes its user, and since when that makes no progress.
 
-It yields one log line for each stall, and a part of ``health()``.
+It yields one log line for each stall, and a part of ``health()``. At its end are the sources that
+all clients have.
 """
 # A client owes a partition's records, its place in a group, a commit, a batch's delivery, the end
 # of a transaction, the result of a call. Each of these has one source, which knows when it last
@@ -21,11 +22,17 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import trio
+
+from ..._managers.cluster.metadata import Metadata
+from ..._net.deadlines import calls_under_way
+from ..._net.outages import Outages
+from ...config import ClientConfig
+from ...interfaces import MetadataManager
 
 #: There has been no proof of rest.
 NEVER = -math.inf
@@ -175,3 +182,29 @@ def _since(owed: Owed, seen: _Seen | None, now: float) -> float:
     if seen is None or seen.progress != owed.progress:
         return now
     return max(seen.since, owed.well_at)
+
+
+# --- what every client owes ---------------------------------------------------------------------
+
+
+def metadata_owed(metadata: MetadataManager, outages: Outages, now: float) -> Iterator[Owed]:
+    """Report the refresh of the metadata.
+
+    Nothing is reported late while no broker can be reached: the outage is the cause then.
+    """
+    if not isinstance(metadata, Metadata):
+        return
+    since = (
+        now if metadata.unanswered_since is None or outages.all_away else metadata.unanswered_since
+    )
+    why = lambda: str(metadata.last_error or "no broker has responded yet")  # noqa: E731
+    yield Owed("metadata", "the refresh of the cluster's metadata", None, since, why)
+
+
+def calls_owed(config: ClientConfig, now: float, *, but: str | None = None) -> Iterator[Owed]:
+    """Report the API calls that wait for a broker, except those named ``but``."""
+    for call in calls_under_way(config):
+        if call.name == but:
+            continue
+        well_at = now if call.waits else call.began
+        yield Owed(call, f"{call.name}()", None, well_at, call.obstacle)

@@ -24,8 +24,7 @@ from ...config import ConsumerConfig
 from ...errors import TrikafkaError
 from ...interfaces import FetchManager, MembershipManager, MetadataManager, PositionsManager
 from ...types import TopicPartition
-from ..client.owing import calls_owed, metadata_owed
-from ..client.stalls import NEVER, Owed, StallWatch
+from ..client.stalls import NEVER, Owed, StallWatch, calls_owed, metadata_owed
 from .core import ConsumerCore
 
 _log = logging.getLogger("trikafka.consumer")

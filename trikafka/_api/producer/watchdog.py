@@ -17,8 +17,7 @@ from ..._state.producer.transaction_state import ProducerTransaction, Transactio
 from ...config import ProducerConfig
 from ...errors import TrikafkaError
 from ...interfaces import MetadataManager, ProduceManager, TransactionManager
-from ..client.owing import calls_owed, metadata_owed
-from ..client.stalls import NEVER, Owed, StallWatch
+from ..client.stalls import NEVER, Owed, StallWatch, calls_owed, metadata_owed
 
 _log = logging.getLogger("trikafka.producer")
 _S = TransactionState

@@ -15,8 +15,7 @@ from ..._net.outages import Outages
 from ..._state.group.member import MemberState
 from ...config import ShareConsumerConfig
 from ...interfaces import MetadataManager, ShareFetchManager, ShareMembershipManager
-from ..client.owing import metadata_owed
-from ..client.stalls import NEVER, Owed, StallWatch
+from ..client.stalls import NEVER, Owed, StallWatch, metadata_owed
 from .core import ShareCore
 
 _log = logging.getLogger("trikafka.share")

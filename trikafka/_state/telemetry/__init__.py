@@ -1,1 +1,1 @@
-"""What a client knows of its metrics, and of the broker's subscription to them (KIP-714)."""
+"""The metrics of a client, and the broker's subscription to them (KIP-714)."""

@@ -1,4 +1,4 @@
-"""What a client measures of itself for the brokers (KIP-714), and how it becomes metrics.
+"""The measurements of a client for the brokers (KIP-714), and the metrics made of them.
 
 Each part of the client reports events here; the telemetry manager collects. No I/O.
 """
