@@ -28,9 +28,7 @@ from ...errors import (
     RequestTimedOutError,
     TrikafkaError,
     UnsupportedVersionError,
-    from_code,
 )
-from ...errors.peer_text import peer_text
 from .consumer_group_messages import (
     LEAVE,
     LEAVE_FOR_A_WHILE,
@@ -239,9 +237,8 @@ class ConsumerHeartbeats:
                 MemberState.STABLE if self._reconciler.reached else MemberState.RECONCILING
             )
         self.in_group = True
-        return await self._ask(
-            request, "heartbeat of" if identity.joined else "joining", self._limit
-        )
+        what = "heartbeat of group" if identity.joined else "joining group"
+        return await self._requests.heartbeat(request, what, self._limit)
 
     def _handle_response(self, response: Any) -> None:
         joins = not self._member.identity.joined
@@ -287,14 +284,10 @@ class ConsumerHeartbeats:
         The coordinator may think that the member is still here, and refuse the join.
         """
         try:
-            await self._ask(
-                leave_request(self._group, self._member.identity, LEAVE_FOR_A_WHILE),
-                "leaving",
-                self._limit,
-            )
+            request = leave_request(self._group, self._member.identity, LEAVE_FOR_A_WHILE)
+            await self._requests.heartbeat(request, "leaving group", self._limit)
         except TrikafkaError as error:
-            self._requests.recover(error)
-            if error.retriable:
+            if self._requests.recover(error):
                 raise
         self.in_group = False
 
@@ -319,29 +312,12 @@ class ConsumerHeartbeats:
             self._config,
             LeaveReport(self._group, was, self._events, why),
             partial(self._ask_to_leave, request),
-            self._may_ask_again,
+            self._requests.recover,
         )
-
-    def _may_ask_again(self, error: TrikafkaError) -> bool:
-        self._requests.recover(error)
-        return error.retriable
 
     async def _ask_to_leave(self, request: Any, limit: float, purpose: Purpose) -> None:
         # The member is out already, or no request ever reached the coordinator.
         with suppress(MemberFencedError, GroupIdNotFoundError):
-            await self._ask(request, "leaving", limit, purpose)
+            await self._requests.heartbeat(request, "leaving group", limit, purpose)
         self.in_group = False
         self._member.forget()
-
-    async def _ask(
-        self, request: Any, what: str, limit: float, purpose: Purpose = "coordinator"
-    ) -> Any:
-        response = await self._requests.ask(request, limit, purpose)
-        if response.error_code:
-            detail = f": {peer_text(response.error_message)}" if response.error_message else ""
-            if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-                detail += "; if a group has that id, it is of another kind: choose another group_id"
-            raise from_code(
-                response.error_code, f"{what} group {self._group!r}{detail}", operation="Read"
-            )
-        return response

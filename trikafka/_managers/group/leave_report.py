@@ -30,13 +30,26 @@ _SHORT = 0.1
 class LeaveReport:
     """A context manager around the attempts of one leave. It reports the outcome at its end.
 
-    A leave that was cancelled is reported, too. ``why``: the reason that observers get.
+    A leave that was cancelled is reported, too.
+
+    Args:
+        group: The group.
+        identity: The member.
+        events: Notified of the end.
+        why: The reason that observers get.
+        consequence: The consequence of a leave that failed, until the member's session ends.
     """
 
     def __init__(
-        self, group: str, identity: MemberIdentity, events: MembershipEvents, why: str
+        self,
+        group: str,
+        identity: MemberIdentity,
+        events: MembershipEvents,
+        why: str,
+        consequence: str = "its partitions have no owner",
     ) -> None:
         self._group = group
+        self._consequence = consequence
         self._identity = identity
         self._events = events
         self._why = why
@@ -67,10 +80,10 @@ class LeaveReport:
             self._events.left(self._identity, self._why)
             return
         _log.warning(
-            "group %s: %s could not leave, so its partitions have no owner until its session "
-            "ends: %s",
+            "group %s: %s could not leave, so %s until its session ends: %s",
             self._group,
             peer_text(self._identity.member_id),
+            self._consequence,
             self._error or "its time limit has passed",
         )
         unconfirmed = self._error or RequestTimedOutError(

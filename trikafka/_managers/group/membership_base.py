@@ -37,6 +37,7 @@ from ...errors import (
     TrikafkaError,
     from_code,
 )
+from ...errors.peer_text import peer_text
 from ...errors.refusals import may_be_lifted
 from ...interfaces import CoordinatorManager, MetadataManager
 from ..cluster.coordinator import Coordinators
@@ -218,6 +219,24 @@ class GroupRequests:
             f"{round(limit, 3):g} s"
         )
 
+    async def heartbeat(
+        self, message: ApiMessage, what: str, limit: float, purpose: Purpose = "coordinator"
+    ) -> Any:
+        """Send a ConsumerGroupHeartbeat or a ShareGroupHeartbeat, and return the response.
+
+        Raises as :meth:`ask`, and the error in the response. ``what`` says in that error what the
+        heartbeat is for, such as "leaving group".
+        """
+        response = await self.ask(message, limit, purpose)
+        if response.error_code:
+            detail = f": {peer_text(response.error_message)}" if response.error_message else ""
+            if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+                detail += "; if a group has that id, it is of another kind: choose another group_id"
+            raise from_code(
+                response.error_code, f"{what} {self._group!r}{detail}", operation="Read"
+            )
+        return response
+
     async def _while_coordinator_stays(
         self, request: Callable[[], Awaitable[Any]], coordinators: Coordinators
     ) -> Any:
@@ -257,10 +276,14 @@ class GroupRequests:
         """Return when this client may authenticate again; a past time if it was not refused."""
         return self._brokers.refused_until
 
-    def recover(self, error: TrikafkaError) -> None:
-        """Forget the coordinator if the error says that another broker has this role."""
+    def recover(self, error: TrikafkaError) -> bool:
+        """Forget the coordinator if the error says that another broker has this role.
+
+        Returns whether the request may be sent again.
+        """
         if error.refresh_coordinator:
             self._coordinators.mark_unknown(self._group)
+        return error.retriable
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import trio
@@ -22,19 +24,16 @@ from ..._state.group.member import Member, MemberState
 from ..._state.share.assignment import ShareAssignment
 from ..._wire.extra_messages import ShareGroupHeartbeatRequest
 from ...config import ShareConsumerConfig
-from ...error_codes import ErrorCode
 from ...errors import (
     GroupIdNotFoundError,
     MemberFencedError,
-    RequestTimedOutError,
     TrikafkaError,
     UnsupportedVersionError,
-    from_code,
 )
-from ...errors.peer_text import peer_text
 from ...errors.refusals import may_be_lifted
 from ..group.consumer_group_messages import JOIN, LEAVE, assigned, new_member_id
 from ..group.join_attempts import JoinAttempts
+from ..group.leave_report import LeaveReport, leave_with_retries
 from ..group.membership_base import GroupRequests
 from ..group.membership_events import MembershipEvents
 from ..group.poll_timer import PollTimer
@@ -46,8 +45,6 @@ _LEAST_INTERVAL, _LONGEST_INTERVAL, _LEAST_LIMIT = 0.1, 15.0, 1.0
 #: How soon (seconds) a member asks again while it has no partitions; the pause doubles up to the
 #: second figure, for the third one in all. The coordinator assigns some time after the join.
 _SOON, _SOON_AT_MOST, _SETTLING = 0.1, 1.0, 10.0
-#: The time limit of leaving (seconds), and its number of attempts.
-_LEAVE_LIMIT, _LEAVE_ATTEMPTS = 5.0, 2
 
 
 class ShareMembership:
@@ -182,24 +179,11 @@ class ShareMembership:
             subscribed_topic_names=None if known else sorted(self._assignment.topics),
         )
         limit = min(self._config.request_timeout, max(self._interval, _LEAST_LIMIT))
-        return await self._ask(
+        return await self._requests.heartbeat(
             request,
-            "heartbeat of" if identity.joined else "joining",
+            "heartbeat of share group" if identity.joined else "joining share group",
             limit if identity.joined else self._config.request_timeout,
         )
-
-    async def _ask(
-        self, request: Any, what: str, limit: float, purpose: Purpose = "coordinator"
-    ) -> Any:
-        response = await self._requests.ask(request, limit, purpose)
-        if response.error_code:
-            detail = f": {peer_text(response.error_message)}" if response.error_message else ""
-            if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-                detail += "; if a group has that id, it is of another kind: choose another group_id"
-            raise from_code(
-                response.error_code, f"{what} share group {self._group!r}{detail}", operation="Read"
-            )
-        return response
 
     def _take_in(self, response: Any, joins: bool) -> None:
         parts = assigned(response)  # first: a response that cannot be read must change nothing
@@ -260,36 +244,22 @@ class ShareMembership:
         request = ShareGroupHeartbeatRequest(
             group_id=self._group, member_id=identity.member_id, member_epoch=LEAVE
         )
-        error: TrikafkaError | None = None
-        left = False
+        consequence = "it counts as a member"
+        report = LeaveReport(
+            self._group, identity, self._events, "the share consumer leaves", consequence
+        )
         if self._member.state is not MemberState.STALE:
             self._member.to(MemberState.LEAVING)
         try:
-            with trio.move_on_after(_LEAVE_LIMIT):
-                for attempt in range(_LEAVE_ATTEMPTS):
-                    try:
-                        await self._ask(
-                            request,
-                            "leaving",
-                            self._config.request_timeout,
-                            "general" if attempt else "coordinator",
-                        )
-                        left = True
-                        break
-                    # The group is not there if no member stayed for long enough to make it.
-                    except (MemberFencedError, GroupIdNotFoundError):
-                        left = True
-                        break
-                    except TrikafkaError as failed:
-                        error = failed
-                        self._requests.recover(failed)
-                        if not failed.retriable:
-                            break
+            await leave_with_retries(
+                self._config, report, partial(self._ask_to_leave, request), self._requests.recover
+            )
         finally:
-            if not left:
-                error = error or RequestTimedOutError("the time for it was up")
-                _log.warning("share group %s: could not leave: %s", self._group, error)
-            self._events.left(identity, "the share consumer leaves", None if left else error)
             self._member.forget(keep_id=True)
             if self._member.state is not MemberState.STALE:
                 self._member.to(MemberState.UNJOINED)
+
+    async def _ask_to_leave(self, request: Any, limit: float, purpose: Purpose) -> None:
+        # The group is not there if no member stayed for long enough to make it.
+        with suppress(MemberFencedError, GroupIdNotFoundError):
+            await self._requests.heartbeat(request, "leaving share group", limit, purpose)
