@@ -1,21 +1,33 @@
-"""The cluster for Trio.
-
-Each call runs the synchronous method in a worker thread.
-"""
+"""The cluster for Trio: each call runs the synchronous method in a worker thread."""
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial, wraps
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import trio
 
 from .broker import KafkaBroker
 from .cluster import KafkaCluster
 from .settings import ClusterOptions
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_thread(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return an async method that runs a method of the synchronous object in a worker thread."""
+
+    @wraps(method)
+    async def call(self: Broker | Cluster, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await trio.to_thread.run_sync(partial(method, self.sync, *args, **kwargs))
+
+    return call
 
 
 class Broker:
@@ -65,44 +77,22 @@ class Broker:
     def frozen(self) -> bool:
         return self.sync.frozen
 
-    async def start(self) -> None:
-        """Start the broker, and wait until it serves clients. No-op if it is alive.
-
-        Raises:
-            BrokerStartError: The broker exited, or was not ready in time.
-        """
-        await trio.to_thread.run_sync(self.sync.start)
-
-    async def stop(self) -> None:
-        """Stop the broker cleanly; after the cluster's `stop_timeout` kill it."""
-        await trio.to_thread.run_sync(self.sync.stop)
-
-    async def kill(self) -> None:
-        """Kill the process (SIGKILL) and wait for its end."""
-        await trio.to_thread.run_sync(self.sync.kill)
-
-    async def freeze(self) -> None:
-        """Freeze the process (SIGSTOP): connections are accepted, requests get no response."""
-        await trio.to_thread.run_sync(self.sync.freeze)
-
-    async def thaw(self) -> None:
-        """Resume the process (SIGCONT)."""
-        await trio.to_thread.run_sync(self.sync.thaw)
-
-    async def restart(self) -> None:
-        """Stop the broker, then start it.
-
-        Raises:
-            BrokerStartError: The broker exited, or was not ready in time.
-        """
-        await trio.to_thread.run_sync(self.sync.restart)
+    start = in_thread(KafkaBroker.start)
+    stop = in_thread(KafkaBroker.stop)
+    kill = in_thread(KafkaBroker.kill)
+    freeze = in_thread(KafkaBroker.freeze)
+    thaw = in_thread(KafkaBroker.thaw)
+    restart = in_thread(KafkaBroker.restart)
 
 
 class Cluster:
     """Real Kafka brokers, for Trio: `async with Cluster.open(brokers=3) as cluster`.
 
     An open `KafkaCluster`, such as that of a pytest fixture, can be wrapped:
-    `Cluster(kafka_cluster)`.
+    `Cluster(kafka_cluster)`. The methods are those of `KafkaCluster`, awaited.
+
+    If cancelled, `start` leaves the brokers down that it started, `stop` leaves them stopping, and
+    `run_tool` still waits for the tool.
     """
 
     def __init__(self, cluster: KafkaCluster) -> None:
@@ -156,38 +146,12 @@ class Cluster:
         """
         return self.sync.directory
 
-    async def start(self) -> None:
-        """Start all brokers that are not alive, together.
-
-        If cancelled, the brokers that it started are down again.
-
-        Raises:
-            BrokerStartError: A broker exited, or was not ready in time.
-        """
-        await trio.to_thread.run_sync(self.sync.start)
-
-    async def stop(self) -> None:
-        """Stop all brokers cleanly; data and ports stay for another `start`.
-
-        If cancelled, the brokers are still stopping.
-        """
-        await trio.to_thread.run_sync(self.sync.stop)
-
     def java_command(
         self, main_class: str, *arguments: str, jvm_options: Sequence[str] = ()
     ) -> list[str]:
         """Return the command that runs a class of Kafka's jars."""
         return self.sync.java_command(main_class, *arguments, jvm_options=jvm_options)
 
-    async def run_tool(
-        self, main_class: str, *arguments: str, input: str | None = None, timeout: float = 60
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a class of Kafka's jars until it ends; return the finished process.
-
-        If cancelled, the call still waits for the tool. The exceptions are those of
-        `KafkaCluster.run_tool`.
-        """
-        call: Callable[[], subprocess.CompletedProcess[str]] = lambda: self.sync.run_tool(  # noqa: E731
-            main_class, *arguments, input=input, timeout=timeout
-        )
-        return await trio.to_thread.run_sync(call)
+    start = in_thread(KafkaCluster.start)
+    stop = in_thread(KafkaCluster.stop)
+    run_tool = in_thread(KafkaCluster.run_tool)
