@@ -297,10 +297,6 @@ def _write_lz4(view: memoryview, out: memoryview) -> int:
     return end + 4
 
 
-def _decompress_lz4(data: Buffer, limit: int, scratch: Scratch | None) -> Buffer:
-    return _unlz4(data, limit, scratch)
-
-
 def repair_lz4_header(data: Buffer) -> bytes:
     """Return the LZ4 frame with a correct header checksum.
 
@@ -390,7 +386,7 @@ CODECS = (
     NONE,
     Codec("gzip", 1, _compress_gzip, _decompress_gzip),
     Codec("snappy", 2, _compress_snappy, _decompress_snappy),
-    Codec("lz4", 3, _compress_lz4, _decompress_lz4),
+    Codec("lz4", 3, _compress_lz4, _unlz4),
     Codec("zstd", 4, _compress_zstd, _decompress_zstd),
 )
 BY_NAME = {codec.name: codec for codec in CODECS}
