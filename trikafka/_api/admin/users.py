@@ -65,7 +65,7 @@ class ScramPassword:
         # No error here shows the password.
         if not is_name(self.password):
             raise ConfigurationError(
-                "the password must be text that is not empty and that UTF-8 can encode"
+                "the password must be a text that is not empty and that UTF-8 can encode"
             )
         _check_mechanism(self.mechanism)
         whole = isinstance(self.iterations, int) and not isinstance(self.iterations, bool)
