@@ -71,12 +71,3 @@ def holds_secret(value: object) -> bool:
     if isinstance(value, str):
         return _KEY in value or ("@" in value and ":" in value)
     return isinstance(value, list | tuple) and any(map(holds_secret, value))
-
-
-def is_text(value: str) -> bool:
-    """Return whether UTF-8 can encode the text; it cannot encode half of a surrogate pair."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -17,7 +17,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ConfigurationError
-from .secrets import SecretBytes, is_text
+from .secrets import SecretBytes
+from .text import is_utf8
 
 Value = TypeVar("Value")
 #: The largest size or time that the protocol can represent.
@@ -160,7 +161,7 @@ class Setting:
         if not value and not self.empty:
             return "not be empty text; leave it out instead"
         return (
-            "" if is_text(value) else "be text that UTF-8 can carry: it holds half a surrogate pair"
+            "" if is_utf8(value) else "be text that UTF-8 can carry: it holds half a surrogate pair"
         )
 
     def _check_number(self, value: object) -> None:
@@ -189,7 +190,7 @@ class Setting:
             )
         if not value and not self.empty:
             raise ConfigurationError(f"{self.name} must not be empty text; leave it out instead")
-        if not is_text(value):
+        if not is_utf8(value):
             raise ConfigurationError(
                 f"{self.name} must be text that UTF-8 can carry, not {value!r}"
             )

@@ -1,4 +1,4 @@
-"""Texts that callers pass as members of a string enum."""
+"""Texts that callers pass: members of a string enum, and texts that cannot be sent."""
 
 from __future__ import annotations
 
@@ -20,3 +20,12 @@ def plain_text(value: Value) -> Value:
     if isinstance(value, str) and type(value) not in (str, Secret):
         text = str.__str__(value)
     return text  # type: ignore[no-any-return]
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can encode the text; it cannot encode half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

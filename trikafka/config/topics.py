@@ -8,8 +8,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..types import SubscriptionPattern
-from .secrets import is_text
-from .text import plain_text
+from .text import is_utf8, plain_text
 
 LONGEST_TOPIC_NAME = 249
 #: The form of a broker's address, which some users pass as the first argument.
@@ -58,7 +57,7 @@ def check_pattern(pattern: re.Pattern[Any] | SubscriptionPattern) -> None:
         raise ConfigurationError(
             f"a SubscriptionPattern needs a text that is not empty, not {pattern.pattern!r}"
         )
-    elif not is_text(pattern.pattern):
+    elif not is_utf8(pattern.pattern):
         raise ConfigurationError(
             f"a SubscriptionPattern must be text that UTF-8 can carry, not {pattern.pattern!r}"
         )

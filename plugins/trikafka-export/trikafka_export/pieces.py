@@ -57,19 +57,19 @@ class _File:
     writer: FileWriter
     sink: SummedFile
     rows: int = 0
-    _hurried: int = 0
+    _begun: int = 0  # the bytes whose write to the disk has begun
 
-    def hurry(self) -> None:
+    def begin_writeback(self) -> None:
         """Have the system begin to write the new bytes to the disk while the next rows are read.
 
         The sync at the end has less to do then. The call releases no pages, since those that are
         not yet on the disk cannot be released.
         """
-        new = self.size() - self._hurried
+        new = self.size() - self._begun
         if new > 0:
             with contextlib.suppress(AttributeError, OSError):  # not everywhere, and only advice
-                os.posix_fadvise(self.sink.fileno(), self._hurried, new, os.POSIX_FADV_DONTNEED)
-            self._hurried += new
+                os.posix_fadvise(self.sink.fileno(), self._begun, new, os.POSIX_FADV_DONTNEED)
+            self._begun += new
 
     def size(self) -> int:
         return self.sink.size
@@ -187,7 +187,7 @@ class PieceWriter:
             file = self._files.get(folder) or self._open(folder, part.schema)
             file.writer.write(part)
             file.rows += part.num_rows
-            file.hurry()
+            file.begin_writeback()
             # The piece ends here, so the file gets no more rows: not all files are open at once.
             if len(self._files) > _MOST_FOLDERS:
                 file.close()

@@ -8,8 +8,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
+from ...config.text import is_utf8
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
-from ..client.option_parsing import is_name, is_utf8
+from ..client.option_parsing import is_name
 from .messages import words
 from .routing import Parts
 

@@ -18,11 +18,11 @@ from kafka.protocol.admin import (
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from ..._net.deadlines import RunningCall
+from ...config.text import is_utf8
 from ...config.whole import whole
 from ...errors import ConfigurationError, TransactionNotOpenError, combined, from_code
 from ...interfaces import CoordinatorKind
 from ...types import TopicPartition
-from ..client.option_parsing import is_utf8
 from .messages import by_topic, number_or_none
 from .routing import Parts, Routing
 from .types import (

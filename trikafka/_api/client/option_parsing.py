@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...config.secrets import holds_secret
-from ...config.text import plain_text
+from ...config.text import is_utf8, plain_text
 from ...errors import ConfigurationError
 from .opens import Opening
 
@@ -46,7 +46,7 @@ def names_of(what: str, names: Iterable[str]) -> list[str]:
         )
     if not isinstance(names, Iterable):
         raise ConfigurationError(f"{what} must be a collection of names, not {names!r}")
-    # Names are checked before they are compared: what is no text may have no hash.
+    # Names are checked before they are compared: a value that is no text may have no hash.
     found = list(names)
     for name in found:
         if not is_name(name):
@@ -55,20 +55,8 @@ def names_of(what: str, names: Iterable[str]) -> list[str]:
 
 
 def is_name(value: object) -> bool:
-    """Return whether the value is a text that is not empty and that UTF-8 can express.
-
-    The surrogates by which Python reads bytes that are no UTF-8 cannot be sent.
-    """
+    """Return whether the value is a text that is not empty and that UTF-8 can encode."""
     return isinstance(value, str) and bool(value) and is_utf8(value)
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether UTF-8 can express the text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def shown(given: Any) -> str:
