@@ -64,7 +64,7 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("consume", "t", "-b", "localhost:http"), "no valid port"),
         (("consume", "t", "--from", "soon"), "--from"),
         (("consume", "t", "-G", "g", "--from", "5"), "the group knows"),
-        (("consume", "t", "-G", "g", "-p", "5"), "the group gives out"),
+        (("consume", "t", "-G", "g", "-p", "5"), "cannot be used with a group"),
         (("consume", "t", "--from", "stored"), "needs a group"),
         (("consume", "t", "-f", "%q"), "%q"),
         (("consume", "t", "-c", "0"), "-c"),
