@@ -500,7 +500,7 @@ async def test_endless_handlers_are_cancelled_at_the_end(
         with pytest.raises(KeyError):
             await trikafka.run_tasks(consumer, handler)
         assert 5 <= trio.current_time() - began < 8
-    assert "the handlers of t-1 did not end in time" in caplog.text
+    assert "the handlers of t-1 did not end within close_timeout_ms" in caplog.text
 
 
 async def test_timeout_in_a_nursery_is_retried(autojump_clock: Clock) -> None:
