@@ -10,7 +10,7 @@ import trio
 import trio.lowlevel
 
 from trikafka import TopicPartition, Transaction
-from trikafka._api.client.trio_check import HomeRun
+from trikafka._api.client.service import Service
 from trikafka._managers.producer.transaction_coordinator import TransactionCoordinator
 from trikafka._managers.producer.transaction_signals import ProducerTransactionSignals
 from trikafka._managers.producer.transactions import Transactions
@@ -176,7 +176,9 @@ class Seated:
 
     def transaction(self) -> Transaction:
         check_open: Callable[[], object] = lambda: None  # noqa: E731
-        return Transaction(self.manager, self.state, _CONFIG, None, check_open, HomeRun())
+        return Transaction(
+            self.manager, self.state, _CONFIG, None, check_open, Service(trio.CancelScope())
+        )
 
 
 _CONFIG = ProducerConfig(transactional_id=NAME)

@@ -9,8 +9,7 @@ from typing import Any
 from kafka.protocol.consumer import LeaveGroupRequest
 
 from ..._net.deadlines import RunningCall
-from ...config.secrets import is_text
-from ...config.text import plain_text
+from ...config.text import is_utf8, plain_text
 from ...errors import ConfigurationError, ErrorCode, IllegalStateError, from_code
 from ...interfaces import CoordinatorKind
 from ...types import GroupDescription, MemberDescription
@@ -49,7 +48,7 @@ class Removal:
         instance_ids: Iterable[str] | None,
         reason: str | None,
     ) -> None:
-        if reason is not None and (not isinstance(reason, str) or not is_text(reason)):
+        if reason is not None and (not isinstance(reason, str) or not is_utf8(reason)):
             raise ConfigurationError(f"reason must be text that UTF-8 can carry, not {reason!r}")
         #: True to remove all members that the group has when it is first described.
         self.everyone = member_ids is None and instance_ids is None

@@ -30,8 +30,7 @@ from ..._state.consumer.subscription import Mode
 from ..._state.group.member import MemberState
 from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig, check_pattern
-from ...config.secrets import is_text
-from ...config.text import plain_text
+from ...config.text import is_utf8, plain_text
 from ...error_codes import ErrorCode
 from ...errors import (
     ConfigurationError,
@@ -267,7 +266,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             ConfigurationError: ``reason`` is not text.
         """
         self._settled()
-        if reason is not None and (not isinstance(reason, str) or not is_text(reason)):
+        if reason is not None and (not isinstance(reason, str) or not is_utf8(reason)):
             raise ConfigurationError(f"reason must be text that UTF-8 can carry, not {reason!r}")
         if self._parts.group.membership is None or not self._subscription.grouped:
             raise IllegalStateError("there is no group to rebalance: subscribe() first")

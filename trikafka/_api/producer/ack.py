@@ -13,7 +13,7 @@ from ..._net.signal import Signal
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._wire import _implementation
 from ...types import RecordMetadata, TopicPartition
-from ..client.trio_check import HomeRun
+from ..client.service import Service
 from .waiting import current
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Ack(_DeliveryHandle):
     """
 
     __slots__ = ()
-    _home: ClassVar[HomeRun | None] = None  # of the producer; a plugin's acks may have none
+    _home: ClassVar[Service | None] = None  # of the producer; a plugin's acks may have none
 
     def __repr__(self) -> str:
         return f"<trikafka.Ack {self.partition} {'done' if self.done else 'waiting'}>"
@@ -121,7 +121,7 @@ class Ack(_DeliveryHandle):
         return batch.metadata(index, self._timestamp)
 
 
-def acks_of(home: HomeRun) -> type[Ack]:
+def acks_of(home: Service) -> type[Ack]:
     """Return the class of one producer's acks.
 
     The class and not each ack refers to the producer's run: programs hold millions of acks.

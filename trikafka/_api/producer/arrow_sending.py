@@ -27,7 +27,7 @@ from ...config import ProducerConfig
 from ...errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
 from ...interfaces import ProduceManager, RowsBatch, TableRows, TakenRows
 from ...types import PartitionDelivery, TopicPartition
-from ..client.trio_check import HomeRun
+from ..client.service import Service
 from .waiting import current
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class ArrowAck:
 
     __slots__ = ("_home", "_sending")
 
-    def __init__(self, sending: ArrowSending, home: HomeRun) -> None:
+    def __init__(self, sending: ArrowSending, home: Service) -> None:
         self._sending = sending
         self._home = home
 

@@ -14,7 +14,7 @@ from ..._net.brokers import Brokers
 from ..._state.producer.transaction_state import ProducerTransaction
 from ..._state.telemetry.metrics import Meter
 from ..client.codecs import GuardedCodec
-from ..client.trio_check import HomeRun
+from ..client.service import Service
 from .ack import acks_of
 
 
@@ -22,7 +22,7 @@ class ProducerClient(interfaces.ProducerContext, Protocol):
     """A producer's context, with trikafka's own objects in it."""
 
     @property
-    def home(self) -> HomeRun: ...
+    def home(self) -> Service: ...
     @property
     def brokers(self) -> Brokers: ...
     @property

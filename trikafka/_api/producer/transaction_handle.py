@@ -30,8 +30,7 @@ from ...types import (
     PreparedTransaction,
     TopicPartition,
 )
-from ..client.service import CANCELLED_CLOSE_LIMIT, run_shielded
-from ..client.trio_check import HomeRun
+from ..client.service import CANCELLED_CLOSE_LIMIT, Service, run_shielded
 
 _log = logging.getLogger("trikafka.transactions")
 
@@ -66,7 +65,7 @@ class Transaction:
         config: ProducerConfig,
         timeout: float | None,
         check_open: Callable[[], object],
-        home: HomeRun,
+        home: Service,
     ) -> None:
         self._manager = manager
         self._state = state
