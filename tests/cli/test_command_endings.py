@@ -277,7 +277,7 @@ def test_impossible_exports_are_refused(
     assert ended.code == 1
     # The topic of another test may have a similar name, which is then suggested.
     assert ended.err.startswith(f"Error: topic {name!r} does not exist; ")
-    assert f"make it: trikafka topics create {name}" in ended.err
+    assert "topics create" not in ended.err  # a new topic would have nothing to export
     (tmp_path / "file").write_text("x")
     ended = trikafka("export", name, f"lines://{tmp_path / 'file' / 'out'}", environment=sink)
     assert ended.code == 1

@@ -10,7 +10,7 @@ from trio.testing import MockClock as Clock
 import trikafka
 from trikafka import TopicPartition
 from trikafka.cli.elections import elected
-from trikafka.cli.resetting import _check_group
+from trikafka.cli.resetting import check_group
 from trikafka.testing import ScriptedCluster
 
 
@@ -57,11 +57,11 @@ async def test_reset_warns_of_new_and_busy_groups(
         trikafka.open_admin(**settings(cluster)) as admin,
     ):
         await admin.alter_group_offsets("billing", {TopicPartition("t", 0): 0})
-        await _check_group(admin, "billing")
+        await check_group(admin, "billing")
         assert capsys.readouterr().err == ""
-        await _check_group(admin, "biling")
+        await check_group(admin, "biling")
         assert "'biling' does not exist yet; did you mean 'billing'?" in capsys.readouterr().err
         async with trikafka.open_consumer("t", group_id="billing", **settings(cluster)) as member:
             await member.wait_receivable(timeout=1)
-            await _check_group(admin, "billing")
+            await check_group(admin, "billing")
         assert "'billing' has members" in capsys.readouterr().err

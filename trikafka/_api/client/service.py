@@ -100,6 +100,24 @@ class Exit(Enum):
     CANCELLED = "cancelled"
 
 
+def check_run(token: trio.lowlevel.TrioToken) -> None:
+    """Raise :exc:`IllegalStateError` in another Trio run than that of ``token``, a client's.
+
+    Trio's own error there would be an ``AssertionError``, or a task would be scheduled in the wrong
+    run. Outside of Trio this raises nothing: what needs Trio fails there by itself.
+    """
+    try:
+        here = trio.lowlevel.current_trio_token()
+    except RuntimeError:
+        return
+    if here is not token:
+        raise IllegalStateError(
+            "this client was opened in another trio.run(), and works only there: open a client in "
+            "each run, or call this one by trio.from_thread.run(..., trio_token=token), with the "
+            "trio.lowlevel.current_trio_token() of its run"
+        )
+
+
 class Service:
     """The background tasks of one client.
 
@@ -124,21 +142,8 @@ class Service:
         return self
 
     def check(self) -> None:
-        """Raise :exc:`IllegalStateError` in another Trio run than that of the client's tasks.
-
-        Trio's own error there would be an ``AssertionError``, or a task would be scheduled in the
-        wrong run. Outside of Trio this raises nothing: what needs Trio fails there by itself.
-        """
-        try:
-            here = trio.lowlevel.current_trio_token()
-        except RuntimeError:
-            return
-        if here is not self._token:
-            raise IllegalStateError(
-                "this client was opened in another trio.run(), and works only there: open a client "
-                "in each run, or call this one by trio.from_thread.run(..., trio_token=token), "
-                "with the trio.lowlevel.current_trio_token() of its run"
-            )
+        """Raise :exc:`IllegalStateError` in another Trio run than that of the client's tasks."""
+        check_run(self._token)
 
     # A Ctrl-C before the stop would leave the block waiting for the host for ever.
     @trio.lowlevel.enable_ki_protection

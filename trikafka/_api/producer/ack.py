@@ -13,7 +13,7 @@ from ..._net.signal import Signal
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._wire import _implementation
 from ...types import RecordMetadata, TopicPartition
-from ..client.service import Service
+from ..client.service import check_run
 from .waiting import current
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Ack(_DeliveryHandle):
     """
 
     __slots__ = ()
-    _home: ClassVar[Service | None] = None  # of the producer; a plugin's acks may have none
+    _run: ClassVar[trio.lowlevel.TrioToken | None] = None  # of the producer; none in Ack itself
 
     def __repr__(self) -> str:
         return f"<trikafka.Ack {self.partition} {'done' if self.done else 'waiting'}>"
@@ -105,8 +105,8 @@ class Ack(_DeliveryHandle):
         if batch.parts:
             batch, index = batch.part(index)
         if not batch.settled:
-            if self._home is not None:
-                self._home.check()
+            if self._run is not None:
+                check_run(self._run)
             task = trio.lowlevel.current_task()
             while not batch.settled:
                 signal: Any = batch.signal or batch.claim(Signal)
@@ -121,9 +121,10 @@ class Ack(_DeliveryHandle):
         return batch.metadata(index, self._timestamp)
 
 
-def acks_of(home: Service) -> type[Ack]:
-    """Return the class of one producer's acks.
+def acks_of_this_run() -> type[Ack]:
+    """Return the class of a producer's acks, which are awaited in this run of Trio.
 
-    The class and not each ack refers to the producer's run: programs hold millions of acks.
+    The class and not each ack refers to the run: programs hold millions of acks.
     """
-    return type("Ack", (Ack,), {"__slots__": (), "_home": home})
+    token = trio.lowlevel.current_trio_token()
+    return type("Ack", (Ack,), {"__slots__": (), "_run": token})

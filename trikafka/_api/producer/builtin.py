@@ -14,15 +14,12 @@ from ..._net.brokers import Brokers
 from ..._state.producer.transaction_state import ProducerTransaction
 from ..._state.telemetry.metrics import Meter
 from ..client.codecs import GuardedCodec
-from ..client.service import Service
-from .ack import acks_of
+from .ack import acks_of_this_run
 
 
 class ProducerClient(interfaces.ProducerContext, Protocol):
     """A producer's context, with trikafka's own objects in it."""
 
-    @property
-    def home(self) -> Service: ...
     @property
     def brokers(self) -> Brokers: ...
     @property
@@ -45,7 +42,7 @@ class ProducerBuiltin(Builtin):
             client.brokers,
             client.manager("metadata"),
             client.start_soon,
-            acks_of(client.home),
+            acks_of_this_run(),
             client.partitioner,
             client.transaction,
             client.watch,
