@@ -10,12 +10,9 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from ._signal import WakeSignal
-
-if TYPE_CHECKING:
-    from .state import Partition
 
 #: A partition: its topic's id and its number.
 Part: TypeAlias = tuple[uuid.UUID, int]
@@ -63,6 +60,20 @@ class ShareTimes:
     session_limit: int = 2000
     auto_offset_reset: str = "latest"
     renewals: bool = True
+
+
+class LedLog(Protocol):
+    """The log of a partition: its first and its next offset, and its leader."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def leader(self) -> int | None: ...
+    @property
+    def led_since(self) -> int:
+        """The epoch in which the leader became one."""
 
 
 class SharedPartition:
@@ -221,7 +232,7 @@ class ShareGroups:
         """Return a group; a new one if there is none."""
         return self.by_id.setdefault(group_id, ShareGroup())
 
-    def partition(self, group_id: str, part: Part, log: Partition) -> SharedPartition:
+    def partition(self, group_id: str, part: Part, log: LedLog) -> SharedPartition:
         """Return a partition of a group, which begins where the group's configuration says."""
         partitions = self.group(group_id).partitions
         if part not in partitions:
@@ -259,7 +270,7 @@ class ShareGroups:
         return session
 
     def close(
-        self, node: int, group: str, member: str, log_of: Callable[[Part], Partition | None]
+        self, node: int, group: str, member: str, log_of: Callable[[Part], LedLog | None]
     ) -> None:
         """End a session; the node frees what the member holds of partitions that it leads."""
         if self.sessions.pop((node, group, member), None) is None:
