@@ -167,7 +167,6 @@ _SHARE_RECORDS = {
     ("batch", "java"): 600_000,
     ("accept", "franz"): 300_000,
     ("batch", "franz"): 600_000,
-    ("batch", "raw"): 1_000_000,
 }
 #: Records of 10,000 tasks, each of which waits for its own.
 _CROWD_RECORDS = {"ours": 150_000, "confluent": 100_000, "aio": 90_000}

@@ -31,8 +31,6 @@ _LINGER = {"one": 20, "enqueue": 20, "arrow": 20, "concurrent": 2, "latency": 0}
 
 #: The raw reader requests the same sizes as trikafka.
 RAW = {"max_partition_fetch_bytes": _PARTITION_FETCH, "fetch_max_bytes": _FETCH}
-#: The raw member of a share group fetches as many records as the other peers.
-RAW_SHARE = {"max_records": 10_000, "fetch_max_bytes": _FETCH}
 #: The raw writer sends the same batch again and again, so it cannot number its batches.
 RAW_WRITER = {"acks": "all", "enable_idempotence": False, "linger_ms": 0}
 _COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}

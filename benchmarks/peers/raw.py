@@ -41,28 +41,18 @@ _COUNT = 57
 _HEADER = 61
 
 
-def connected(job: Job) -> socket.socket:
-    """Return a socket that is connected to the broker."""
+def _connected(job: Job) -> socket.socket:
     host, _, port = job.bootstrap.split(",")[0].rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=30)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def fill(connection: socket.socket, view: memoryview) -> None:
-    """Receive until ``view`` is full."""
-    while view:
-        count = connection.recv_into(view)
-        if not count:
-            raise ConnectionError("the broker closed the connection")
-        view = view[count:]
-
-
 class _Fetcher:
     """A connection with a buffer for each of the two responses in use at a time."""
 
     def __init__(self, job: Job) -> None:
-        self._socket = connected(job)
+        self._socket = _connected(job)
         self._buffers = [bytearray(2**20), bytearray(2**20)]
         self._topic = job.topic
         self._places = job.partitions
@@ -80,17 +70,24 @@ class _Fetcher:
         The view is valid until the response after the next is taken.
         """
         head = bytearray(4)
-        fill(self._socket, memoryview(head))
+        self._fill(memoryview(head))
         (size,) = _INT32.unpack(head)
         self._buffers.reverse()
         if len(self._buffers[0]) < size:
             self._buffers[0] = bytearray(size + 2**20)
         frame = memoryview(self._buffers[0])[:size]
-        fill(self._socket, frame)
+        self._fill(frame)
         return frame[5:]  # after the correlation id and no tagged fields
 
     def close(self) -> None:
         self._socket.close()
+
+    def _fill(self, view: memoryview) -> None:
+        while view:
+            count = self._socket.recv_into(view)
+            if not count:
+                raise ConnectionError("the broker closed the connection")
+            view = view[count:]
 
     def _request(self, offsets: dict[int, int]) -> FetchRequest:
         turn = self._number % self._places
@@ -177,7 +174,7 @@ class _Writer:
         batch = encoder.head(-1, -1, -1, transactional=False), encoder.close()
         message = ProduceMessage({job.topic: [(0, batch)]}, records=1, acks=-1, timeout_ms=30_000)
         self._frame = messages.encode_request(message, _VERSION, 1, "raw").frame
-        self._socket = connected(job)
+        self._socket = _connected(job)
         self._socket.setblocking(False)
         self._waiting: deque[trio.lowlevel.Task] = deque()
 

@@ -56,8 +56,8 @@ async def serving(handler: Callable[[trio.SocketStream], Awaitable[None]]) -> As
         ("localhost", "'localhost' has no port; write it as 'host:port'"),
         ("localhost:kafka", "'kafka' is not a number from 1 to 65535"),
         ("", "must name at least one 'host:port'"),
-        (None, "must name at least one 'host:port'"),
-        (9092, "must name at least one 'host:port'"),
+        (None, "must be text or a sequence of texts"),
+        (9092, "must be text or a sequence of texts"),
     ],
 )
 async def test_invalid_address_is_refused(client: Opener, servers: Any, says: str) -> None:

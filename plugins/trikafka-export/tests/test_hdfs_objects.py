@@ -190,6 +190,7 @@ def test_leftover_of_a_killed_process_is_removed(node: NameNode, store: ObjectSt
 
 def in_a_fork(check: Callable[[], bool]) -> bool:
     """Return what ``check`` returns in a fork of this process, which has a limit of 30 s."""
+    gc.collect()  # clients of other tests, which the fork could not drop
     pid = os.fork()
     if not pid:
         signal.alarm(30)
