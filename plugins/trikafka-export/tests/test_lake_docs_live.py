@@ -52,7 +52,7 @@ def test_commands_of_the_page_run(kafka_broker: Any, new_topic: Any, tmp_path: P
         if name.startswith("catalog.")
     ]
     ran = 0
-    for line in commands.splitlines():
+    for line in commands.replace("\\\n", " ").splitlines():
         if not line.startswith("trikafka export flights") or "s3://" in line:
             continue
         arguments = shlex.split(
