@@ -186,6 +186,16 @@ def test_failure_outlives_a_gone_reader(monkeypatch: pytest.MonkeyPatch) -> None
             pass
 
 
+def test_report_bears_outcomes_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
+    """The failure of a table is known before the outcomes of older ones that are under way."""
+    delivered, place = Delivered(), TopicPartition("t", 0)
+    for rows, first, last in ((2, 8, 9), (3, 5, 7), (1, None, None)):
+        delivered.add({place: PartitionDelivery(rows, first, last)})
+    delivered.report("json")
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["records"], row["first_offset"], row["last_offset"]) == (6, 5, 9)
+
+
 # --- tables ---------------------------------------------------------------------------------------
 
 

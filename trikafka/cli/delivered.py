@@ -31,12 +31,17 @@ class Delivered:
         self._parts: dict[TopicPartition, PartitionDelivery] = {}
 
     def add(self, parts: Mapping[TopicPartition, PartitionDelivery]) -> None:
-        """Add what was delivered."""
+        """Add what was delivered. The failure of a table may be known before older outcomes."""
         for tp, part in parts.items():
-            before = self._parts.get(tp, part)
-            rows = part.rows if before is part else before.rows + part.rows
-            self._parts[tp] = PartitionDelivery(rows, before.first_offset, part.last_offset)
             self.count += part.rows
+            if (before := self._parts.get(tp)) is None:
+                self._parts[tp] = part
+                continue
+            firsts = [at for at in (before.first_offset, part.first_offset) if at is not None]
+            lasts = [at for at in (before.last_offset, part.last_offset) if at is not None]
+            self._parts[tp] = PartitionDelivery(
+                before.rows + part.rows, min(firsts, default=None), max(lasts, default=None)
+            )
 
     @contextmanager
     def reporting(self, output: str) -> Iterator[None]:
