@@ -211,6 +211,22 @@ def test_hidden_topic_is_not_taken_for_deleted(command: Command, serve: Serve) -
     assert ended.err.startswith("Error: not authorized for the topic ")
 
 
+def test_excused_name_is_no_failure(command: Command, serve: Serve) -> None:
+    """The topic that is missing is what ``--if-exists`` allows."""
+
+    async def refuse(request: Any, default: Any) -> Any:
+        response = await default()
+        for each in response.responses:
+            each.error_code = TOPIC_REFUSED if each.name == "secret" else each.error_code
+        return response
+
+    serve(lambda cluster: cluster.on("DeleteTopics", refuse))
+    ended = command("topics", "delete", "--if-exists", "nosuch", "secret")
+    assert (ended.code, ended.out) == (1, b"")
+    assert "not authorized for the topic " in ended.err
+    assert "nosuch" not in ended.err
+
+
 def test_topic_is_described_without_its_settings(command: Command, serve: Serve) -> None:
     serve(lambda cluster: cluster.fail("DescribeConfigs", INVALID, None))
     ended = command("topics", "describe", "t", "-o", "jsonl")

@@ -165,13 +165,17 @@ async def changed(
         done: Mapping[Any, Any] = error.results if isinstance(error, AdminErrors) else {}
         if excused is not None and every(error, excused):
             return [name for name in wanted if name in done]
-        if not done or not isinstance(error, AdminErrors):
+        if not isinstance(error, AdminErrors):
             raise
         failed = {
             key: each
             for key, each in error.failures.items()
             if excused is None or not isinstance(each, excused)
         }
+        if not done:
+            if len(failed) == len(error.failures):
+                raise
+            raise AdminErrors.of(failed, {}) from error
         fail_later(AdminErrors.of(failed, done))
         return [name for name in wanted if name in done]
     return wanted
