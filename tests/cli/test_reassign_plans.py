@@ -208,6 +208,13 @@ def test_plan_moves_into_directories(command: Command, disks: Disks, tmp_path: P
     assert len(disks.moved) == 3  # one broker was asked again
 
 
+def test_executed_plan_says_where_to_look(command: Command, disks: Disks, tmp_path: Path) -> None:
+    """'reassign status' shows no moves between the directories of a broker."""
+    plan = write_plan(tmp_path, part(1, [0], "/b"))
+    ended = command("reassign", "move", "--file", plan, "--execute")
+    assert b"'trikafka cluster log-dirs -o json' the directories" in ended.out
+
+
 def test_replica_in_its_directory_stays(command: Command, disks: Disks, tmp_path: Path) -> None:
     plan = write_plan(tmp_path, part(0, [0], "/a"))
     ended = command("reassign", "move", "--file", plan, "--execute")

@@ -235,16 +235,18 @@ def _say_moves(moves: list[Move], output: str, *, executed: bool) -> None:
     if not moves:
         say("nothing to move: the replicas are there")
         return
+    directories = any(move.directories for move in moves)
     header = ["TOPIC", "PARTITION", "REPLICAS", "NEW", "DIRECTORIES"]
     rows = [
         [*move.partition, _listed(move.before), _listed(move.after), ",".join(_paths(move))]
         for move in moves
     ]
-    if not any(move.directories for move in moves):
+    if not directories:
         header, rows = header[:-1], [row[:-1] for row in rows]
     say(table(header, rows))
     say(
         "the moves have begun; 'trikafka reassign status' shows those that are not complete"
+        + (", and 'trikafka cluster log-dirs -o json' the directories" if directories else "")
         if executed
         else "nothing was moved; add --execute"
     )
