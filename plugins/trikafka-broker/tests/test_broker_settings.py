@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trikafka_broker import KafkaCluster
+import trio
+from trikafka_broker import Cluster, KafkaCluster
 from trikafka_broker.settings import Settings, server_properties, write_properties
 
 PORTS = [{"PLAINTEXT": 1000 + i, "CONTROLLER": 2000 + i, "TLS": 3000 + i} for i in range(5)]
@@ -46,3 +47,15 @@ def test_invalid_values_are_refused() -> None:
         KafkaCluster(brokers=3, port=65534)
     with pytest.raises(ValueError, match="listener name CONTROLLER is taken"):
         KafkaCluster(listeners={"CONTROLLER": "SSL"})
+
+
+def test_trio_calls_the_methods_of_a_subclass() -> None:
+    stopped = []
+
+    class Own(KafkaCluster):
+        def stop(self) -> None:
+            stopped.append(self)
+
+    own = Own()
+    trio.run(Cluster(own).stop)
+    assert stopped == [own]

@@ -21,11 +21,15 @@ T = TypeVar("T")
 def in_thread(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return an async method that runs a method of the synchronous object in a worker thread."""
+    """Return an async method that runs a method of the synchronous object in a worker thread.
+
+    The name decides, so that a subclass of the synchronous object may override the method.
+    """
 
     @wraps(method)
     async def call(self: Broker | Cluster, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await trio.to_thread.run_sync(partial(method, self.sync, *args, **kwargs))
+        own: Callable[P, T] = getattr(self.sync, method.__name__)
+        return await trio.to_thread.run_sync(partial(own, *args, **kwargs))
 
     return call
 
