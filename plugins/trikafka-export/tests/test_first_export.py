@@ -12,7 +12,7 @@ from export_sinks import read_lines
 from test_flow import T0, World
 from trikafka_export.command import _sentence
 
-from trikafka import ExportResult, TopicPartition, export
+from trikafka import ExportIncompleteError, ExportResult, TopicPartition, export
 from trikafka.testing import ScriptedCluster
 
 HOUR = 3_600_000
@@ -64,6 +64,20 @@ async def test_quiet_first_export_keeps_its_start(
     assert _sentence(first) == f"nothing written to {first.destination}: no record is new"
     assert "no record of t is as young as the start, 1970-01-01T09:00:00+00:00" in caplog.text
     add(world, 0, 20 * HOUR, b"noon")
+    await world.export(start=33 * HOUR)
+    assert values(world) == ["noon"]
+
+
+async def test_silent_partition_is_not_called_quiet(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partition that timed out may have records since the start, which is stored all the same."""
+    add(world, 0, 20 * HOUR, b"noon")
+    world.cluster.move_leader("t", 0, None)
+    with pytest.raises(ExportIncompleteError):
+        await world.export(start=9 * HOUR, task_timeout_ms=0, default_api_timeout_ms=7_000)
+    assert "as young as the start" not in caplog.text
+    world.cluster.move_leader("t", 0, 0)
     await world.export(start=33 * HOUR)
     assert values(world) == ["noon"]
 

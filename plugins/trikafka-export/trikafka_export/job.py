@@ -375,7 +375,7 @@ class ExportJob:
         try:
             format = await self.sink.pin(self.state, wanted, self._settings())
         except plans.NoColumnsError as error:
-            if self.source.skipped.is_due(str(error)):
+            if not self._waiting and self.source.skipped.is_due(str(error)):
                 _log.warning(
                     "%s: %s, so the next export begins at its own start time",
                     self.options.destination,
@@ -419,7 +419,7 @@ class ExportJob:
     def _log_quiet_start(self, plan: ExportPlan) -> None:
         """Log a start time that no record has reached: it is kept, and may be a slip."""
         begun = sorted({*plan.since}.difference(self.state.since))
-        if begun and not plan.ranges and not self.gathering.left:
+        if begun and not plan.ranges and not self.gathering.left and not self._waiting:
             time = plans.time_text(plan.since[begun[0]])
             _log.warning(
                 "%s: no record of %s is as young as the start, %s; later exports begin there, too "

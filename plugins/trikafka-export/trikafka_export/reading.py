@@ -380,7 +380,7 @@ class _Reading:
             raise OffsetOutOfRangeError(
                 f"{what}; {self._loss_option} continues with the existing records"
             ) from cause
-        _log.warning("%s; missing records are skipped (%s)", what, self._loss_option)
+        _log.warning("%s; missing records are skipped: %s", what, self._loss_option)
         for low, high in gone or ((self._position, self._end),):
             if low < high:
                 self._on_lost(low, high, what)
