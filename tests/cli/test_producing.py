@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -492,6 +493,19 @@ async def test_parquet_columns_are_parts_of_records(autojump_clock: Clock, tmp_p
         assert work.delivered.count == 2
         await produced(cluster, file, "parquet", value_column="text", partition=0)
         assert len(pairs(cluster, 0)) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on Windows")
+async def test_parquet_is_read_from_a_pipe(tmp_path: Path) -> None:
+    """As the shell's ``<(command)``; a Parquet file is read from its end."""
+    file, table = tmp_path / "in", io.BytesIO()
+    os.mkfifo(file)
+    pq.write_table(pa.table({"value": ["a", "b"]}), table)
+    threading.Timer(0.2, lambda: file.write_bytes(table.getvalue())).start()
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with trio.fail_after(60):
+            await produced(cluster, file, "parquet")
+        assert pairs(cluster) == [(None, b"a"), (None, b"b")]
 
 
 async def test_parquet_rows_become_json(autojump_clock: Clock, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import stat
 from collections.abc import Iterator
 from datetime import date, datetime
 from datetime import time as clock_time
@@ -67,7 +69,9 @@ class ParquetFile:
                 "install '.[arrow]')"
             ) from None
         try:
-            source = pyarrow.BufferReader(_standard_input()) if self._path == "-" else self._path
+            source: Any = self._path
+            if self._path == "-" or stat.S_ISFIFO(os.stat(self._path).st_mode):
+                source = pyarrow.BufferReader(_whole(self._path))
             self._file = parquet.ParquetFile(source)
             schema = self._file.schema_arrow
         except pyarrow.ArrowException as error:
@@ -133,12 +137,12 @@ class ParquetFile:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _standard_input() -> bytes:
-    """Return all of the standard input.
+def _whole(path: str) -> bytes:
+    """Return all bytes of a pipe; ``-`` is the standard input.
 
     Without Python's buffer: a thread that waits there would hold its lock when the process ends.
     """
-    with open(0, "rb", buffering=0, closefd=False) as source:
+    with open(0 if path == "-" else path, "rb", buffering=0, closefd=path != "-") as source:
         return source.read()
 
 
