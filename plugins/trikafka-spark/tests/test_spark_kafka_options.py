@@ -113,6 +113,15 @@ def test_wrong_names_and_values_are_refused() -> None:
         consumer_settings(SERVERS | {"isolation.levell": "x"})
     with pytest.raises(ConfigurationError, match=r"^kafka\.isolation\.level must be one of"):
         consumer_settings(SERVERS | {"isolation.level": "x"})
+    with pytest.raises(
+        ConfigurationError, match=r"^kafka\.ssl\.truststore\.location needs kafka\."
+    ):
+        consumer_settings(SERVERS | {"ssl.truststore.location": "/x", "ssl.truststore.type": "PEM"})
+    plain = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+    with pytest.raises(ConfigurationError, match=r"='PLAIN' needs kafka\.sasl\.jaas\.config$"):
+        consumer_settings(SERVERS | plain)
+    with pytest.raises(ConfigurationError, match=r"at least kafka\.linger\.ms \(5\)"):
+        producer_settings(SERVERS | {"delivery.timeout.ms": "1"})
     with pytest.raises(ConfigurationError, match=r"ssl\.enabled\.protocols is 'TLSv1\.2'"):
         consumer_settings(SERVERS | {"ssl.enabled.protocols": "TLSv1.2"})
 

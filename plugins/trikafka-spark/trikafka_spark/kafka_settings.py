@@ -76,6 +76,12 @@ REFUSED_WRITING = {
         "default partitioner"
     ),
 }
+#: The properties of Java's clients from which settings of other names are made.
+_JAVA_NAMES = {
+    "sasl_plain_username": "sasl.jaas.config",
+    "ssl_cafile": "ssl.truststore.location",
+    "ssl_certfile": "ssl.keystore.location",
+}
 _log = logging.getLogger("trikafka.spark")
 
 
@@ -84,7 +90,7 @@ def consumer_settings(kafka: Mapping[str, str], warn: bool = True) -> dict[str, 
 
     Raises :exc:`ConfigurationError`.
     """
-    with _by_option(kafka):
+    with _by_option(kafka, ConsumerConfig):
         settings = _settings(
             kafka, REFUSED_READING, (*IGNORED, *_IGNORED_READING), ConsumerConfig, warn
         )
@@ -97,7 +103,7 @@ def producer_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
 
     Raises :exc:`ConfigurationError`.
     """
-    with _by_option(kafka):
+    with _by_option(kafka, ProducerConfig):
         settings = _settings(kafka, REFUSED_WRITING, IGNORED, ProducerConfig, True)
         ProducerConfig.build(
             {name: value for name, value in settings.items() if name != "transaction_timeout_ms"}
@@ -106,13 +112,21 @@ def producer_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _by_option(kafka: Mapping[str, str]) -> Iterator[None]:
+def _by_option(
+    kafka: Mapping[str, str], client: type[ConsumerConfig] | type[ProducerConfig]
+) -> Iterator[None]:
     """Raise errors with the names of the job's options instead of those of trikafka's settings."""
     try:
         yield
     except ConfigurationError as error:
-        given = {each: f"kafka.{name}" for name in kafka for each in (name, name.replace(".", "_"))}
-        text = re.sub(r"(?<![\w.])\w[\w.]*\w", lambda word: given.get(word[0], word[0]), str(error))
+        # Of the other settings only those that no sentence has as a word, as "retries".
+        others = (each.name for each in fields(client) if "_" in each.name)
+        names = {name: name.replace("_", ".") for name in others} | _JAVA_NAMES
+        for name in kafka:
+            names |= {name: name, name.replace(".", "_"): name}
+        given = {each: f"kafka.{name}" for each, name in names.items()}
+        text = str(error).replace(" (or sasl_credentials)", "")  # a function, which no option is
+        text = re.sub(r"(?<![\w.])\w[\w.]*\w", lambda word: given.get(word[0], word[0]), text)
         text = re.sub(r"did you mean '(?!kafka\.)", "did you mean 'kafka.", text)
         raise ConfigurationError(text) from error.__cause__
 
