@@ -139,6 +139,7 @@ async def test_quiet_table_without_columns_warns(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A table cannot be created without its columns, so the start has no place."""
-    await first_export(world, format="delta", value_format="json")
+    first = await first_export(world, format="delta", value_format="json")
+    assert _sentence(first) == f"nothing written to {first.destination}: no record is new"
     assert not list(world.root.rglob("plan-*"))
     assert "so the next export begins at its own start time" in caplog.text

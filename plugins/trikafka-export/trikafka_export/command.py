@@ -413,7 +413,7 @@ def _sentence(result: ExportResult, nothing: str | None = None) -> str:
         return (
             f"nothing written: {_records(result.waiting)} {wait} for more, or for --max-file-delay"
         )
-    if idle and not result.already_done:
+    if idle and not (result.already_done and result.positions):
         return f"nothing written to {result.destination}: no record is new"
     if idle:
         which = "all records that could be read" if result.carried else "all records"
