@@ -660,6 +660,8 @@ async def test_a_fetch_error_ends_the_block(autojump_clock: Clock, code: ErrorCo
                 failed = trio.current_time()
                 await trio.sleep(10)
         assert trio.current_time() - failed <= 0.1
+        cluster.append("t", 0, [b"more"])
+        assert (await queue.receive()).record.value == b"more"  # and no receive raises the error
 
 
 async def test_a_failed_ack_takes_no_renewal_along(autojump_clock: Clock) -> None:

@@ -804,10 +804,12 @@ class ShareFetcher:
         )
         if error.refresh_metadata:
             self._metadata.request_update()
-        if part.error_code in _HAS_NO_LOCKS:
+        if has_no_locks := part.error_code in _HAS_NO_LOCKS:
             self._lose_discarded(broker, part.key, part.error_code)
             self._changed()
-        if error.retriable:
+        # A broker that has discarded its locks loads the group's state for the next fetch. If there
+        # is no such group any more, the heartbeat says so.
+        if error.retriable or has_no_locks:
             _log.debug("share fetch from broker %d: %s", broker.node_id, error)
             self.last_error = error
         else:
