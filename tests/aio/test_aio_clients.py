@@ -76,8 +76,8 @@ class Ticks(trio.abc.Instrument):
         self.count += 1
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_first_sends_keep_their_order(cancelled: bool) -> None:
+@pytest.mark.parametrize("cancelled", [(), (50,), (0,), (0, 1, 50), range(99)])
+def test_first_sends_keep_their_order(cancelled: Sequence[int]) -> None:
     """The topic's metadata is missing: all wait for it, and Trio runs its tasks in any order."""
 
     async def main() -> None:
@@ -89,11 +89,56 @@ def test_first_sends_keep_their_order(cancelled: bool) -> None:
             await asyncio.sleep(0)
             with pytest.raises(trio.WouldBlock):
                 producer.send_nowait("t", b"", partition=0)
-            if cancelled:
-                sends[50].cancel()
+            for number in cancelled:
+                sends[number].cancel()
             results = await asyncio.gather(*sends, return_exceptions=True)
             places = [one.offset for one in results if isinstance(one, trikafka.RecordMetadata)]
-            assert places == [*range(99 if cancelled else 100)]
+            assert places == [*range(100 - len(cancelled))]
+
+    run(main)
+
+
+def test_first_sends_cancelled_in_turn_keep_order() -> None:
+    """Each of the first ones is cancelled in another turn of the loop, as the first or not yet."""
+
+    async def main() -> None:
+        async with cluster_of() as cluster, producer_of(cluster) as producer:
+            cluster.delay("Metadata", 0.2)
+            sends = [
+                asyncio.create_task(producer.send("t", b"%d" % number, partition=0))
+                for number in range(50)
+            ]
+            for number in range(20):
+                for _ in range(number % 4):
+                    await asyncio.sleep(0)
+                sends[number].cancel()
+            results = await asyncio.gather(*sends, return_exceptions=True)
+            places = [one.offset for one in results if isinstance(one, trikafka.RecordMetadata)]
+            assert places == [*range(30)]
+
+    run(main)
+
+
+def test_first_sends_time_out_in_their_own_time() -> None:
+    """Those behind the first one wait no longer than max_block_ms, either."""
+
+    async def main() -> None:
+        async with (
+            cluster_of() as cluster,
+            producer_of(cluster, max_block_ms=1_000, request_timeout_ms=500) as producer,
+        ):
+            cluster.delay("Metadata", 60)
+            took = []
+
+            async def send(after: float) -> None:
+                await asyncio.sleep(after)
+                begun = time.monotonic()
+                with pytest.raises(trikafka.KafkaTimeoutError):
+                    await producer.send("t", b"")
+                took.append(time.monotonic() - begun)
+
+            await asyncio.gather(*(send(after) for after in (0, 0, 0.5)))
+            assert all(0.8 < seconds < 1.5 for seconds in took), took
 
     run(main)
 

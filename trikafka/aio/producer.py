@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -24,6 +25,9 @@ from .. import (
 )
 from .. import Producer as _Producer
 from .. import Transaction as _Transaction
+from ..config.text import plain_text
+from ..errors import KafkaTimeoutError
+from ..errors.copies import again
 from ..types import BytesLike
 from .consumer import Consumer
 from .crossing import OpenedClient, cross
@@ -33,6 +37,8 @@ from .taking import TURN
 
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
+#: Records of calls that were made within so many seconds time out together.
+_AT_ONCE = 0.1
 
 
 class Ack:
@@ -214,6 +220,23 @@ def _of_trio(thing: object) -> object:
     return thing._client if isinstance(thing, Consumer) else thing
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A record behind the first one of its topic, since ``began``.
+
+    ``accepted`` gets its ack; ``None`` if it has to cross, as the topic's first one or by itself.
+    """
+
+    record: tuple[str, BytesLike | None, BytesLike | None, Headers, int | None, int | None]
+    accepted: asyncio.Future[_Ack | None]
+    began: float
+    is_first: bool = False
+
+    def waited(self) -> float:
+        """Return the seconds since the call."""
+        return time.perf_counter() - self.began
+
+
 class Producer(OpenedClient):
     """A Kafka producer for asyncio; made by :func:`trikafka.aio.open_producer`.
 
@@ -226,7 +249,7 @@ class Producer(OpenedClient):
         super().__init__(guest, client)
         self._due = 0.0  # the time of the next turn of other tasks in a loop over enqueue()
         # Of a topic without metadata, whose first record waits for it: the records behind that one.
-        self._behind: dict[str, deque[tuple[dict[str, Any], asyncio.Future[_Ack | None]]]] = {}
+        self._behind: dict[str, deque[_Waiting]] = {}
 
     @property
     def config(self) -> ProducerConfig:
@@ -383,49 +406,91 @@ class Producer(OpenedClient):
     ) -> _Ack:
         # Programs of asyncio expect that tasks which call one after the other go on in that order,
         # and Trio runs its tasks in any order. So while a topic's metadata is missing, only its
-        # first record crosses. Those behind it are appended right after it, in their order. What
-        # cannot be appended then (the first one failed, or the buffer is full) crosses by itself.
-        # A record of a transaction always does: Trio's side knows whether that is still open.
-        record: dict[str, Any] = {
-            "topic": topic,
-            "value": value,
-            "key": key,
-            "headers": headers,
-            "timestamp": timestamp,
-            "partition": partition,
-        }
-        enqueue = partial(self._client.enqueue, **record)
-        if (behind := self._behind.get(topic)) is not None:
-            accepted: asyncio.Future[_Ack | None] = self._guest.loop.create_future()
-            behind.append((record, accepted))
-            if (ack := await accepted) is not None:
-                return ack
-        elif self.config.transactional_id is None and not self._client._manager.knows(topic, None):
-            behind = self._behind[topic] = deque()
+        # first record crosses. Those behind it are appended right after it, in their order. If the
+        # first one is cancelled, the next one crosses in its place. If it fails, or the buffer is
+        # full, each of those that cannot be appended crosses by itself, for the rest of its time.
+        # A record of a transaction always crosses: Trio's side knows whether that is still open.
+        record = topic, value, key, headers, timestamp, partition
+        enqueue = partial(
+            self._client.enqueue,
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            timestamp=timestamp,
+            partition=partition,
+        )
+        name = plain_text(topic)
+        if (behind := self._behind.get(name)) is not None:
+            waiting = _Waiting(record, self._guest.loop.create_future(), time.perf_counter())
+            behind.append(waiting)
             try:
-                return await cross(self._guest, enqueue)
-            finally:
-                del self._behind[topic]
-                self._append(behind)
-        return await cross(self._guest, enqueue)
+                ack = await waiting.accepted
+            except asyncio.CancelledError:
+                if waiting.is_first:  # since this turn of the loop
+                    self._append_behind(name, cancelled=True)
+                raise
+            if ack is not None:
+                return ack
+            first = waiting.is_first
+            enqueue = partial(self._client._enqueue_slowly, record, waiting.waited())
+        else:
+            first = self.config.transactional_id is None
+            first = first and not self._client._manager.knows(name, None)
+            if first:
+                self._behind[name] = deque()
+        if not first:
+            return await cross(self._guest, enqueue)
+        cancelled = False
+        timeout: KafkaTimeoutError | None = None
+        try:
+            return await cross(self._guest, enqueue)
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
+        except KafkaTimeoutError as error:
+            timeout = error
+            raise
+        finally:
+            self._append_behind(name, cancelled=cancelled, timeout=timeout)
+            del timeout
 
     def _check_turn(self, topic: str) -> None:
         """Raise :exc:`trio.WouldBlock` if earlier records wait for the topic's metadata."""
-        if self._behind and topic in self._behind:
+        if self._behind and isinstance(topic, str) and plain_text(topic) in self._behind:
             raise trio.WouldBlock
 
-    def _append(self, behind: deque[tuple[dict[str, Any], asyncio.Future[_Ack | None]]]) -> None:
-        if self._guest.loop.is_closed():
-            return
-        for record, accepted in behind:
-            if accepted.done():  # its task was cancelled
+    def _append_behind(
+        self, topic: str, *, cancelled: bool, timeout: KafkaTimeoutError | None = None
+    ) -> None:
+        """Append the records behind the topic's first one, which has ended.
+
+        ``timeout`` is the error of the first one: those whose time is up, too, get a copy.
+        """
+        behind = self._behind[topic]
+        limit = self.config.max_block_ms / 1000 - _AT_ONCE
+        while behind and not self._guest.loop.is_closed():
+            each = behind.popleft()
+            if each.accepted.done():  # its task was cancelled
                 continue
+            to, value, key, headers, timestamp, partition = each.record
             try:
-                accepted.set_result(self._client.send_nowait(**record))
+                ack = self._client.send_nowait(
+                    to, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+                )
             except trio.WouldBlock:
-                accepted.set_result(None)
+                if timeout is not None and each.waited() >= limit:
+                    each.accepted.set_exception(again(timeout))
+                    continue
+                each.is_first = cancelled
+                each.accepted.set_result(None)
+                if cancelled:
+                    return
             except Exception as error:
-                accepted.set_exception(error)
+                each.accepted.set_exception(error)
+            else:
+                each.accepted.set_result(ack)
+        del self._behind[topic]
 
     def transaction(self, *, timeout: float | None = None) -> Transaction:
         """Return a transaction for ``async with``, as :meth:`trikafka.Producer.transaction`.

@@ -544,7 +544,8 @@ class Producer(MeteredClient):
                 self._transaction.failed(error if isinstance(error, Exception) else cancelled)
             raise
 
-    async def _enqueue_slowly(self, record: _Fields) -> Ack:
+    async def _enqueue_slowly(self, record: _Fields, waited: float = 0.0) -> Ack:
+        """Wait for metadata and room, and append; ``waited`` are seconds of ``max_block_ms``."""
         topic, partition = plain_text(record[0]), whole(record[5])
         joins = self._joining()
 
@@ -570,9 +571,8 @@ class Producer(MeteredClient):
                 )
             return ack
 
-        return await run_call(
-            "enqueue", attempt, config=self._config, timeout=self._config.max_block_ms / 1000
-        )
+        left = max(0.0, self._config.max_block_ms / 1000 - waited)
+        return await run_call("enqueue", attempt, config=self._config, timeout=left)
 
     # --- the rest ---------------------------------------------------------------------------------
 
