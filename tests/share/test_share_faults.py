@@ -454,3 +454,29 @@ async def test_a_frozen_broker_delays_no_other(autojump_clock: Clock) -> None:
     for number in (1, 2):
         times = [*(at for at, partition in got if partition == number), ended]
         assert max(after - before for before, after in itertools.pairwise(times)) < 2
+
+
+@pytest.mark.parametrize(("nodes", "frozen"), [(3, False), (2, True)])
+async def test_empty_brokers_delay_no_other(
+    autojump_clock: Clock, nodes: int, frozen: bool
+) -> None:
+    """One fetch at a time: that of an empty broker must not keep waiting the one with records.
+
+    Nor are empty brokers fetched from without a pause while that one does not respond.
+    """
+    quiet()
+    async with (
+        cluster_of(nodes, nodes=nodes) as cluster,
+        queue_of(cluster, acquire="records", max_in_flight=2) as queue,
+    ):
+        cluster.append("t", 0, [b"x"] * 100)
+        began = trio.current_time()
+        for _ in range(99):
+            (await queue.receive()).accept()
+        assert trio.current_time() - began < 3
+        if frozen:
+            cluster.freeze(0)
+            before = len(cluster.requests("ShareFetch"))
+            await trio.sleep(10)
+            assert len(cluster.requests("ShareFetch")) - before < 500
+            cluster.thaw(0)

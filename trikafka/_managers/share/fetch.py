@@ -117,6 +117,7 @@ class _Broker:
         self.ended = trio.Event()
         #: When the last usable response to a fetch came, and the errors in it.
         self.fetched_at: float | None = None
+        self.gave = False  # that response acquired records
         self.errors: dict[SharePartition, TrikafkaError] = {}
         #: Why the last request failed; ``None`` if it did not.
         self.failure: TrikafkaError | None = None
@@ -125,9 +126,12 @@ class _Broker:
         #: Since when acknowledgements are sent without an outcome; ``None`` if none are.
         self.without_outcome: float | None = None
 
-    def fetched(self, now: float, errors: dict[SharePartition, TrikafkaError]) -> None:
-        """Record a usable response to a fetch."""
+    def fetched(
+        self, now: float, errors: dict[SharePartition, TrikafkaError], *, gave: bool
+    ) -> None:
+        """Record a usable response to a fetch; ``gave``: it acquired records."""
         self.fetched_at = now
+        self.gave = gave
         self.errors = errors
         self.failure = None
 
@@ -487,8 +491,8 @@ class ShareFetcher:
             return 0
         return max(0, room)
 
-    def _share(self) -> tuple[int, int]:
-        """Return how many records one fetch may bring, and how long (ms) it may wait."""
+    def _share(self, broker: _Broker) -> tuple[int, int]:
+        """Return how many records a broker's fetch may bring, and how long (ms) it may wait."""
         active = sum(bool(broker.session.wanted) for broker in self._brokers.values()) or 1
         wait = self._config.fetch_max_wait_ms
         # An acknowledgement that is made while a fetch waits for records has to wait with it: a
@@ -499,6 +503,10 @@ class ShareFetcher:
             wait = min(wait, max(at_work, self._config.ack_linger_ms, 1), _WAIT_WHILE_HELD)
         one_by_one = self._config.acquire == "records" or self._window.size < active
         if one_by_one:
+            # A broker that gave records at its last turn probably has more. While it is in the
+            # line, no other broker may keep it waiting.
+            if any(self._brokers[each].gave for each in self._line if each != broker.node_id):
+                return self._room(), 1
             return self._room(), int(wait / active)
         return min(self._room(), -(-self._window.size // active)), int(wait)
 
@@ -591,7 +599,7 @@ class ShareFetcher:
 
     async def _fetch(self, broker: _Broker, node: Node, connection: Connection) -> bool:
         config, session, sent = self._config, broker.session, trio.current_time()
-        room, wait = self._share()
+        room, wait = self._share(broker)
         if self._line:
             self._line.popleft()
         request = session.fetch(sent)
@@ -656,7 +664,8 @@ class ShareFetcher:
             elif part.acquired:
                 news = news or lock >= _SHORT_LOCK
                 await self._acquired(broker, part, sent, lock, losses, renewable=renewable)
-        broker.fetched(trio.current_time(), errors)
+        gave = any(part.acquired for part in response.partitions)
+        broker.fetched(trio.current_time(), errors, gave=gave)
         if fine:
             broker.should_log(None)
             self.last_error = None
