@@ -227,11 +227,12 @@ async def test_arrays_are_no_group(autojump_clock: Clock) -> None:
 
 async def test_numpys_integers_are_numbers(autojump_clock: Clock) -> None:
     """As settings, as limits, and as a partitioner's choice."""
+    chosen: Any = lambda topic, key, numbers: numpy.int64(1)  # noqa: E731
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
         async with trikafka.open_producer(
             linger_ms=numpy.int64(0),  # type: ignore[arg-type]
-            partitioner=lambda topic, key, numbers: numpy.int64(1),  # type: ignore[arg-type,return-value]
+            partitioner=chosen,
             **given,
         ) as producer:
             assert (await producer.send("t", b"x")).partition == 1

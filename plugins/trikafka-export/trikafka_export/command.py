@@ -129,8 +129,8 @@ class _ExportCommand(click.Command):
 @click.option(
     "--abandon",
     is_flag=True,
-    help="Read nothing: publish the finished files of a killed export, and leave the rest of its plan"
-    " to the next export.",
+    help="Read nothing: publish the finished files of a killed export, and leave the rest of its "
+    "plan to the next export.",
 )
 @click.option(
     "--check", is_flag=True, help="Only compare the contents of DESTINATION with its manifests."

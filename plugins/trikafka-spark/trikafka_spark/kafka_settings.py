@@ -57,7 +57,8 @@ _DECIDED = "the data source decides it"
 #: Settings that are refused, and why.
 REFUSED_READING = {
     "auto.offset.reset": f"{_DECIDED}: use startingOffsets",
-    "enable.auto.commit": f"{_DECIDED}: the offsets are in Spark's checkpoint; groupId commits them as well",
+    "enable.auto.commit": f"{_DECIDED}: the offsets are in Spark's checkpoint; groupId commits "
+    "them as well",
     "enable.auto.offset.store": _DECIDED,
     "interceptor.classes": "the value names classes of Java",
     "key.deserializer": f"{_DECIDED}: keys are bytes; cast the column",

@@ -75,10 +75,12 @@ _WAIT_WHILE_HELD = 60
 #: The most seconds that a far broker's responses may take, apart from their waits, before its
 #: silence counts.
 _FAR = 0.2
-#: After so many seconds without a response, a broker that is asked has no successor, or an election
-#: is slow: by default a broker is replaced 9 s after it froze. From then on the metadata is asked
-#: once in the second time.
-_ELECTED_BY, _SELDOM = 15.0, 1.0
+#: By default the controller replaces a broker 9 s after it froze. A broker that has not responded
+#: for so many seconds has no successor, or an election is slow. The metadata is asked less often
+#: then: see :data:`_SELDOM`.
+_ELECTED_BY = 15.0
+#: The seconds between two questions to the metadata after :data:`_ELECTED_BY`.
+_SELDOM = 1.0
 #: After records with a lock that is shorter (seconds), the next fetch waits. They are lost before a
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
@@ -90,7 +92,7 @@ _LATE = 1.0
 _LEADS_NO_MORE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 #: The errors after which a broker has no locks of the partition. It discards them when it does not
 #: lead the partition, or when the state of the group was deleted or taken over (Kafka's
-#: SharePartitionManager). Who fetches next gets these records.
+#: SharePartitionManager). The next member that fetches gets these records.
 _HAS_NO_LOCKS = _LEADS_NO_MORE | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.GROUP_ID_NOT_FOUND,
@@ -117,7 +119,7 @@ class _Broker:
         self.ended = trio.Event()
         #: When the last usable response to a fetch came, and the errors in it.
         self.fetched_at: float | None = None
-        self.gave = False  # that response acquired records
+        self.brought = False  # that response acquired records
         self.errors: dict[SharePartition, TrikafkaError] = {}
         #: Why the last request failed; ``None`` if it did not.
         self.failure: TrikafkaError | None = None
@@ -127,18 +129,19 @@ class _Broker:
         self.without_outcome: float | None = None
 
     def fetched(
-        self, now: float, errors: dict[SharePartition, TrikafkaError], *, gave: bool
+        self, now: float, errors: dict[SharePartition, TrikafkaError], *, brought: bool
     ) -> None:
-        """Record a usable response to a fetch; ``gave``: it acquired records."""
+        """Record a usable response to a fetch; ``brought``: it acquired records."""
         self.fetched_at = now
-        self.gave = gave
+        self.brought = brought
         self.errors = errors
         self.failure = None
 
     def heard(self, now: float, took: float) -> None:
-        """Record a response of any kind, which took so many seconds beside its wait.
+        """Record a response of any kind.
 
-        A negative number says nothing: the fetch did not wait for as long as it was allowed to.
+        ``took`` is its time in seconds, less the wait that the request allowed. A negative number
+        says nothing about the network: the fetch ended before that wait was over.
         """
         self.heard_at = now
         if took >= 0:
@@ -147,8 +150,9 @@ class _Broker:
     def leads(self, key: SharePartition, epoch: int) -> bool:
         """Record that this broker leads a partition; return False if another one did meanwhile.
 
-        Each election begins an epoch, so a leader that comes back skips one. A leader that stays may
-        begin the next one, as when replicas are reassigned.
+        Each election begins an epoch. So the epoch has grown by two or more if another broker led
+        the partition in between. One more does not prove that: a leader that stays also begins an
+        epoch, as when replicas are reassigned.
         """
         stays = epoch <= self.epochs.get(key, epoch) + 1
         self.epochs[key] = epoch
@@ -503,9 +507,9 @@ class ShareFetcher:
             wait = min(wait, max(at_work, self._config.ack_linger_ms, 1), _WAIT_WHILE_HELD)
         one_by_one = self._config.acquire == "records" or self._window.size < active
         if one_by_one:
-            # A broker that gave records at its last turn probably has more. While it is in the
-            # line, no other broker may keep it waiting.
-            if any(self._brokers[each].gave for each in self._line if each != broker.node_id):
+            # A broker whose last response brought records probably has more. While it waits in
+            # line, a fetch from another broker must not wait for records.
+            if any(self._brokers[each].brought for each in self._line if each != broker.node_id):
                 return self._room(), 1
             return self._room(), int(wait / active)
         return min(self._room(), -(-self._window.size // active)), int(wait)
@@ -664,8 +668,8 @@ class ShareFetcher:
             elif part.acquired:
                 news = news or lock >= _SHORT_LOCK
                 await self._acquired(broker, part, sent, lock, losses, renewable=renewable)
-        gave = any(part.acquired for part in response.partitions)
-        broker.fetched(trio.current_time(), errors, gave=gave)
+        brought = any(part.acquired for part in response.partitions)
+        broker.fetched(trio.current_time(), errors, brought=brought)
         if fine:
             broker.should_log(None)
             self.last_error = None
