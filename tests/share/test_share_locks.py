@@ -15,6 +15,8 @@ from sharing import cluster_of, queue_of, quiet, shared, states, until
 from trio.testing import MockClock as Clock
 
 from trikafka import Delivery, TopicPartition
+from trikafka._api.share.core import ShareCore
+from trikafka._state.share.acquired import RecordState
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import AcknowledgementError, AuthorizationError, LockLostError
 from trikafka.testing import ScriptedCluster
@@ -102,11 +104,16 @@ async def test_health_names_a_block_without_a_limit(autojump_clock: Clock) -> No
             assert queue.health().ok
 
 
-@pytest.mark.parametrize("step", ["__aenter__", "__aexit__"])
+@pytest.mark.parametrize("step", ["_enter", "_exit", "enter_scope", "exit_scope"])
 def test_an_interrupt_leaves_no_record_open(step: str) -> None:
-    """Ctrl-C comes at each line of a block's beginning, and of its end, in turn."""
+    """Ctrl-C comes at each line of a block's beginning, and of its end, in turn.
+
+    The scope's functions are those of a block of the usual kind: others wait, so that its
+    acknowledgement is neither the first nor the last.
+    """
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
-    code = getattr(Delivery, step).__code__
+    usual, enters = step.endswith("scope"), "enter" in step
+    code = getattr(ShareCore if usual else Delivery, step).__code__
     lines = sorted({line for _, _, line in code.co_lines() if line and line > code.co_firstlineno})
     struck: list[int] = []
 
@@ -120,13 +127,18 @@ def test_an_interrupt_leaves_no_record_open(step: str) -> None:
         return lambda frame, event, argument: local if frame.f_code is code else None
 
     async def main(line: int) -> None:
-        async with cluster_of(records=1) as cluster:
+        async with cluster_of(records=4 if usual else 1) as cluster:
             async with queue_of(cluster, max_processing_ms=1_000) as queue:
+                core = queue._parts.core
+                if usual:
+                    (await queue.receive()).accept()
+                else:
+                    core.current_task = None
                 delivery = await queue.receive()
                 sys.settrace(trace(line))
                 try:
                     async with delivery:
-                        if step == "__aenter__":
+                        if enters:
                             await trio.lowlevel.checkpoint()
                     await trio.lowlevel.checkpoint()
                 except KeyboardInterrupt:
@@ -135,15 +147,61 @@ def test_an_interrupt_leaves_no_record_open(step: str) -> None:
                     sys.settrace(None)
                 await trio.sleep(5)
                 assert queue.statistics().delivered == 0
-                assert queue._parts.core.holdings.blocks == {}
-                assert states(cluster) != ["acquired"] or shared(cluster)[0].count == 2
+                assert core.holdings.blocks == {}
+                if not usual:
+                    assert states(cluster) != ["acquired"] or shared(cluster)[0].count == 2
 
     try:
         for line in lines:
             trio.run(main, line, clock=trio.testing.MockClock(autojump_threshold=0))
     finally:
         signal.signal(signal.SIGINT, earlier)
-    assert len(struck) >= 4
+    assert len(struck) >= (1 if usual else 4)
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_both_ways_of_a_block_end_alike(autojump_clock: Clock, seed: int) -> None:
+    """The quick way of a block, and the complete one, acknowledge the same."""
+    outcomes = [await _blocks_at_random(seed, quick=quick) for quick in (True, False)]
+    assert outcomes[0] == outcomes[1]
+
+
+async def _blocks_at_random(seed: int, *, quick: bool) -> list[Any]:
+    chance, seen = random.Random(seed), []
+    async with cluster_of(records=40) as cluster, queue_of(cluster, max_in_flight=40) as queue:
+        if not quick:
+            queue._parts.core.current_task = None
+        deliveries = [await queue.receive() for _ in range(40)]
+        chance.shuffle(deliveries)
+        lost_at = chance.randrange(80)
+        for number, delivery in enumerate(deliveries):
+            call = chance.choice(["accept", "release", "reject", "acknowledged", "repr", "fail"])
+            accepts, limit = chance.random() < 0.2, 0 if chance.random() < 0.1 else 10
+            with trio.move_on_after(limit) as scope:
+                try:
+                    if accepts:
+                        delivery.accept()
+                    async with delivery as entered:
+                        assert entered is delivery
+                        assert queue._parts.core.holdings.blocks.keys() == {delivery}
+                        if number == lost_at:
+                            delivery.acquired.lose("a test")
+                        if call == "fail":
+                            raise LookupError("a failing handler")
+                        if call == "acknowledged":
+                            await trio.lowlevel.checkpoint()
+                        elif call != "repr":
+                            getattr(delivery, call)()
+                except Exception as error:
+                    seen.append(repr(error))
+            assert not queue._parts.core.holdings.blocks
+            seen.append((number, scope.cancelled_caught, delivery._verdict))
+            assert trio.current_effective_deadline() == math.inf
+        acquired = deliveries[0].acquired
+        decided = (RecordState.DECIDED, RecordState.SENT, RecordState.SETTLED)
+        states = [RecordState.DECIDED if each in decided else each for each in acquired.states]
+        seen.append((states, bytes(acquired._types), acquired.held))
+    return seen
 
 
 async def test_the_watch_over_blocks_sleeps(autojump_clock: Clock) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
 from typing import Any, Self
 
 from trikafka.types import AnyRecord
@@ -137,7 +138,11 @@ class BufferFront:
 
 
 class HeldRecords:
-    """Records that the program has: ``acquired``, from ``_start`` to before ``_stop``."""
+    """Records that the program has: ``acquired``, from ``_start`` to before ``_stop``.
+
+    They are a block. The compiled implementation enters and leaves that of one record without a
+    coroutine, in the usual case.
+    """
 
     __slots__ = ("_cancel_elsewhere", "_parts", "_scope", "_start", "_stop", "_verdict", "acquired")
 
@@ -162,10 +167,42 @@ class HeldRecords:
         else:
             raise self._why_not()
 
+    def __aenter__(self) -> Awaitable[Self]:
+        """Open the block: see :class:`trikafka.Delivery`."""
+        return self._enter()
+
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Awaitable[bool]:
+        """Close the block, and acknowledge."""
+        return self._exit(kind, error, trace)
+
+    # What a subclass has: the complete ways, and what the quick ones need.
+
     def _acknowledge_several(self, verdict: bytes) -> None:
         raise NotImplementedError
 
     def _why_not(self) -> Exception:
+        raise NotImplementedError
+
+    def _lost_error(self) -> Exception:
+        raise NotImplementedError
+
+    async def _enter(self) -> Self:
+        raise NotImplementedError
+
+    async def _exit(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        raise NotImplementedError
+
+    def _leave(self, *, clean: bool) -> bool:
         raise NotImplementedError
 
 

@@ -1,5 +1,6 @@
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from types import TracebackType
 from typing import Any, Self
 
 from trikafka._wire._columns import Columns
@@ -135,6 +136,13 @@ class HeldRecords:
     _verdict: bytes | None
     acquired: Any
     def _acknowledge(self, verdict: bytes) -> None: ...
+    def __aenter__(self) -> Awaitable[Self]: ...
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Awaitable[bool]: ...
 
 class DeliveryIterator:
     def __init__(

@@ -95,7 +95,21 @@ cdef class Cursor:
         return record
 
 
-cdef class _Turns:
+cdef class _Source:
+    """What a `_Next` takes its result from. A source with several kinds of results has `step`s."""
+
+    cdef bint has_next(self, int step) except -1:
+        """Return whether the result may be made without a checkpoint."""
+        return False
+
+    cdef object next_item(self, int step):
+        """Make the result: ``has_next`` has just been true."""
+
+    cdef object complete_way(self, int step):
+        """Return the coroutine that makes the result in every other case."""
+
+
+cdef class _Turns(_Source):
     """The part of an iterator that knows the turns: whether an item may be delivered at once."""
 
     cdef object wait
@@ -129,17 +143,13 @@ cdef class _Turns:
             return 0 <= now_ns() - self.begun_ns < self.turn_ns
         return <double>self.now() - self.begun < self.turn
 
-    cdef bint has_next(self) except -1:
-        """Return whether the next item may be delivered without a checkpoint."""
-        return False
-
-    cdef object next_item(self):
-        """Take the next item: ``has_next`` has just been true."""
+    cdef object complete_way(self, int step):
+        return self.wait()
 
 
-cdef object awaitable_of(_Turns source):
+cdef object awaitable_of(_Source source, int step=0):
     cdef _Next made = _Next.__new__(_Next)
-    made.source = source
+    made.source, made.step = source, step
     return made
 
 
@@ -164,12 +174,12 @@ cdef class RecordIterator(_Turns):
         self.begin_turn()
 
     # The cursor is looked at last: `goes_on` calls Python, where a signal's handler may end it.
-    cdef bint has_next(self) except -1:
+    cdef bint has_next(self, int step) except -1:
         if self.cursor is None or not self.goes_on():
             return False
         return self.cursor is not None and self.cursor.live
 
-    cdef object next_item(self):
+    cdef object next_item(self, int step):
         cdef Cursor cursor = self.cursor  # held: making the record may call the user's code
         return cursor.next_record()
 
@@ -177,9 +187,10 @@ cdef class RecordIterator(_Turns):
 @cython.final
 @cython.freelist(8)
 cdef class _Next:
-    """The awaitable of one item: without a checkpoint if possible, else by the complete way."""
+    """The awaitable of one result: without a checkpoint if possible, else by the complete way."""
 
-    cdef _Turns source  # None: the awaitable was begun
+    cdef _Source source  # None: the awaitable was begun
+    cdef int step
     cdef object way
 
     def __await__(self):
@@ -202,7 +213,8 @@ cdef class _Next:
 
     def throw(self, *error):
         if self.source is not None:
-            self.way, self.source = self.source.wait(), None  # ends before it begins, as any coroutine does
+            # ends before it begins, as any coroutine does
+            self.way, self.source = self.source.complete_way(self.step), None
         if self.way is None:
             raise RuntimeError(REUSED)
         return self.way.throw(*error)
@@ -225,15 +237,15 @@ cdef class _Next:
 
 cdef PySendResult send_next(PyObject *of, PyObject *value, PyObject **result) except PYGEN_ERROR:
     cdef _Next self = <_Next>of
-    cdef _Turns source = self.source
+    cdef _Source source = self.source
     if source is not None:
         self.source = None
-        if source.has_next():
-            item = source.next_item()
+        if source.has_next(self.step):
+            item = source.next_item(self.step)
             Py_INCREF(item)  # for the caller
             result[0] = <PyObject *>item
             return PYGEN_RETURN
-        self.way = source.wait()
+        self.way = source.complete_way(self.step)
     elif self.way is None:
         raise RuntimeError(REUSED)
     return PyIter_Send(<PyObject *>self.way, value, result)

@@ -7,6 +7,8 @@
 # the states are those of `_state/share/acquired.py`, whose class is a subclass of `AcquiredStates`:
 # all that is not about a single record is decided there.
 
+cdef bytes ACCEPT = b"\1"
+
 # States of a record; tests hold them together with RecordState.
 cdef enum:
     BUFFERED = 0
@@ -99,6 +101,13 @@ cdef class AcquiredStates:
         else:
             self._queue(self, index, index + 1)
 
+    cdef bint decides_alone(self, Py_ssize_t index):
+        """Return whether the decision of a held record calls no function of Python."""
+        cdef HoldingCounts holdings = self._holdings
+        if self.held <= 1 or self.queued is None or self.queued.stop != index:
+            return False
+        return holdings.made_room is None or (holdings.held - 1 > holdings.enough and holdings.buffered > 0)
+
 
 cdef class BufferFront:
     """See ``_fallback_sharing``."""
@@ -127,7 +136,13 @@ cdef class BufferFront:
         return first, index, record
 
 
-cdef class HeldRecords:
+# Steps of a block.
+cdef enum:
+    ENTER = 1
+    EXIT = 2
+
+
+cdef class HeldRecords(_Source):
     """See ``_fallback_sharing``."""
 
     cdef public object _cancel_elsewhere
@@ -151,6 +166,73 @@ cdef class HeldRecords:
             self.acquired.decide_one(self._start, verdict[0])
         else:
             raise self._why_not()
+
+    # The block of one record whose lock is held, and of a task that is neither cancelled nor
+    # interrupted: the usual case. The complete way, in Python, has all others.
+    #
+    # A signal's handler can only run inside the functions of Python that are called here. Trio
+    # holds an interrupt back in those of the scope. So no interrupt comes between a change of the
+    # state and one of the scope, and what might raise or change something comes before both.
+
+    def __aenter__(self):
+        return awaitable_of(self, ENTER)
+
+    def __aexit__(self, kind, error, trace):
+        return awaitable_of(self, EXIT) if kind is None else self._exit(kind, error, trace)
+
+    cdef object complete_way(self, int step):
+        return self._enter() if step == ENTER else self._exit(None, None, None)
+
+    cdef bint has_next(self, int step) except -1:
+        cdef AcquiredStates acquired = self.acquired
+        if acquired is None or self._stop - self._start != 1:
+            return False
+        if step == EXIT:
+            return (
+                self._scope is not None
+                and acquired.state(self._start) == OPENED
+                and acquired.decides_alone(self._start)
+            )
+        parts = self._parts
+        current_task = parts.core.current_task
+        if current_task is None:
+            return False
+        task = current_task()
+        if task._cancel_status.effectively_cancelled or task._runner.ki_pending:
+            return False
+        parts.home.check()
+        return self._scope is None and self._cancel_elsewhere is None and acquired.state(self._start) == DELIVERED
+
+    cdef object next_item(self, int step):
+        cdef AcquiredStates acquired = self.acquired
+        cdef Py_ssize_t index = self._start
+        core = self._parts.core
+        blocks = (<object>acquired._holdings).blocks
+        if step == ENTER:
+            acquired.states[index] = OPENED
+            try:
+                self._scope = core.enter_scope()
+            except BaseException:
+                acquired.states[index] = DELIVERED
+                raise
+            blocks[self] = core.now()
+            return self
+        try:
+            core.exit_scope(self._scope)
+        except BaseException:
+            self._leave(clean=True)
+            raise
+        # The handler of a signal may have decided the record, or lost its lock, in the line before.
+        if not self.has_next(EXIT):
+            if not self._leave(clean=True):
+                raise self._lost_error()
+            return False
+        # Without its entry the block has outlasted its limit, and its record is not OPENED.
+        del blocks[self]
+        if self._verdict is None:
+            self._verdict = ACCEPT
+        acquired.decide_one(index, (<bytes?>self._verdict)[0])
+        return False
 
 
 @cython.final
@@ -180,17 +262,17 @@ cdef class DeliveryIterator(_Turns):
         return awaitable_of(self)
 
     def at_hand(self):
-        return self.next_item() if self.has_next() else None
+        return self.next_item(0) if self.has_next(0) else None
 
     def turn_begun(self, double keep_until=float("inf")):
         self.keep_until = keep_until
         self.begin_turn()
 
     # The record is looked at last: `goes_on` calls Python, where a signal's handler may take it.
-    cdef bint has_next(self) except -1:
+    cdef bint has_next(self, int step) except -1:
         return self.current_task is not None and self.goes_on() and self.buffer.front() is not None
 
-    cdef object next_item(self):
+    cdef object next_item(self, int step):
         cdef Py_ssize_t index = self.buffer._index
         cdef AcquiredStates acquired = self.buffer.front()
         cdef HeldRecords made

@@ -81,6 +81,21 @@ class ShareCore:
         task: Any = current_task()
         return not (task._cancel_status.effectively_cancelled or task._runner.ki_pending)
 
+    # The scope of a block. An interrupt in these two would leave Trio's scopes and the records with
+    # different blocks, so Trio holds it back until the next checkpoint.
+
+    @staticmethod
+    @trio.lowlevel.enable_ki_protection
+    def enter_scope() -> trio.CancelScope:
+        """Return a new cancel scope that the running task has entered."""
+        return trio.CancelScope().__enter__()
+
+    @staticmethod
+    @trio.lowlevel.enable_ki_protection
+    def exit_scope(scope: trio.CancelScope) -> None:
+        """Leave the scope of a block that ended without an error."""
+        scope.__exit__(None, None, None)
+
     # A block that is opened later ends later. So a block that is opened while this task sleeps ends
     # after the time at which the task looks again, and need not wake it.
     async def end_long_blocks(self) -> None:

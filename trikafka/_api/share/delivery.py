@@ -134,10 +134,13 @@ class _Held(_HeldRecords):
 
     # --- the block ---
 
+    # `__aenter__` and `__aexit__` are in the base class. The compiled one does the usual case by
+    # itself, and these are the complete ways.
+    #
     # An interrupt between two lines would leave records open that no block is left for. So Trio
     # holds it back until the next checkpoint, here and where a block ends.
     @trio.lowlevel.enable_ki_protection
-    async def __aenter__(self) -> Self:
+    async def _enter(self) -> Self:
         self._check_block_is_new()
         self._parts.home.check()
         core = self._parts.core
@@ -150,8 +153,7 @@ class _Held(_HeldRecords):
                 raise
         if not self.acquired.enter(self._start, self._stop):
             raise self._why_not()
-        self._scope = trio.CancelScope()
-        self._scope.__enter__()
+        self._scope = core.enter_scope()
         core.holdings.opened(self, core.now())
         return self
 
@@ -228,7 +230,7 @@ class _Held(_HeldRecords):
     # exception of the program goes on, too. A block that ends well although its lock is lost did
     # not reach a checkpoint since: its work is done, but does not count, so it raises as well.
     @trio.lowlevel.enable_ki_protection
-    async def __aexit__(
+    async def _exit(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
