@@ -33,14 +33,9 @@ def test_quoted_lines_are_written() -> None:
                         for part in node.values
                     )
                 )
-    log = PAGE.read_text().partition("## WARNING and ERROR")[2]
-    cells = [row.split("|")[2] for row in log.splitlines() if row.startswith("|")][2:]
-    quoted = [
-        line
-        for cell in [*cells, log.partition("## INFO")[2]]
-        for line in re.findall(r"`([^`]+)`", cell)
-    ]
-    lines = [line for line in quoted if not re.fullmatch(r"trikafka\.\w+|[A-Z]+", line)]
+    # An item of a list begins with one or more lines of the log.
+    heads = re.findall(r"^\* ((?:`[^`]+`|[^`:])+):\s", PAGE.read_text(), re.MULTILINE)
+    lines = [line for head in heads for line in re.findall(r"`([^`]+)`", head)]
     assert len(lines) > 40
 
     def stands(line: str) -> bool:
