@@ -41,11 +41,10 @@ def page(made: str) -> str:
         "# Settings",
         f"<!-- {made} -->",
         "Keywords of `open_consumer`, `open_producer`, `open_share_consumer` and `open_admin`. A wrong one raises "
-        "`ConfigurationError` before any I/O. [settings-security.md](settings-security.md) has those of TLS "
-        "and SASL. For annotations: `**settings: Unpack[ConsumerSettings]`.",
+        "`ConfigurationError` before any I/O. [TLS and SASL](settings-security.md) have a page of their own. "
+        "For annotations: `**settings: Unpack[ConsumerSettings]`.",
         "In parentheses are the default, and the type and limits where they are not obvious. Times (`_ms`) are in "
-        "milliseconds, sizes in bytes. [Properties files](properties.md) have Java's names: with dots instead "
-        "of underscores, unless another is given.",
+        "milliseconds, sizes in bytes. Java's names have dots instead of underscores, unless another is given.",
     ]
     for title, config in CLIENTS.items():
         common = settings_of(SecurityConfig if config is ClientConfig else ClientConfig)
@@ -70,8 +69,8 @@ def security_page(made: str) -> str:
     parts = [
         "# Settings: TLS and SASL",
         f"<!-- {made} -->",
-        "Settings of every client, beside those of [settings.md](settings.md). [security.md](security.md) shows which "
-        "belong together. In Java's names `sasl_oauth_` is `sasl.oauthbearer.`.",
+        "[Settings](settings.md) of every client; [security](security.md) shows which belong together. "
+        "In Java's names `sasl_oauth_` is `sasl.oauthbearer.`.",
         _text(settings_of(SecurityConfig).values()),
     ]
     return "\n\n".join(parts) + "\n"
