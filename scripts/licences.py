@@ -136,14 +136,13 @@ def page() -> str:
         "",
         "trikafka and its three packages have the licence Apache-2.0. The table lists what they "
         "need at run",
-        "time, without extras. Each licence is permissive. `scripts/licences.py` makes this page, "
-        "and a",
+        "time, without extras. Each licence is permissive. A release also has a",
         "[bill of materials](../CONTRIBUTING.md#release).",
         "",
         "| package | licence | part of an installation of |",
         "|---|---|---|",
         *(
-            f"| {name} | {licence} | {', '.join(parts)} |"
+            f"| {name} | {licence} | {'each' if len(parts) == len(PACKAGES) else ', '.join(parts)} |"
             for name, (licence, parts) in sorted(rows.items())
         ),
         "",
