@@ -25,6 +25,6 @@ def test_rows_of_a_table_follow_its_head(page: Path) -> None:
 
 def test_each_proposal_has_its_release() -> None:
     page = (ROOT / "docs/kips.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d[^|]*) \|", page, re.M)
-    assert len(rows) > 40
-    assert [row for row in rows if not re.fullmatch(r"(\d+ \([^)]+\)(, |$))+", row)] == []
+    items = re.findall(r"^\* (\d[^:]*):", page, re.M)
+    assert len(items) > 40
+    assert [item for item in items if not re.fullmatch(r"(\d+ \([^)]+\)(, |$))+", item)] == []

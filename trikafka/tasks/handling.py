@@ -49,7 +49,8 @@ class RetryPolicy:
     Between two attempts the record's key waits (in a transaction: its partition). Other keys go on.
 
     Attributes:
-        on: A class of errors, or a tuple of classes.
+        on: A class of errors, or a tuple of classes. A group of exceptions counts if all of its
+            members do.
         attempts: All attempts of a record, the first one included.
         backoff_ms: The first wait, in milliseconds. Each further wait is twice as long, give or
             take 20 %.
