@@ -114,7 +114,7 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("elect",), "did you mean 'topics elect'"),
         (("lag",), "did you mean 'groups lag'"),
         (("topics", "-o", "yaml"), "'wide'"),
-        (("export", "t", "/tmp/x", "--from", "5"), "@TIME"),
+        (("export", "t", "/tmp/x", "--from", "5"), "at a time"),
     ],
 )
 def test_wrong_call_is_one_sentence_and_code_2(

@@ -75,7 +75,7 @@ class _ExportCommand(click.Command):
     "--from",
     "start",
     metavar="WHERE",
-    help="Where the first export begins: beginning (default) or @TIME.",
+    help="Where the first export begins: beginning (default), or a time: 2026-01-31T12:00, -1h.",
 )
 @click.option(
     "--format",
@@ -470,7 +470,9 @@ def _start(text: str | None) -> str | int:
     if begin is None or begin.at is At.BEGINNING:
         return "earliest"
     if begin.at is not At.TIME:
-        raise click.UsageError("an export begins at 'beginning' or @TIME")
+        raise click.UsageError(
+            "an export begins at 'beginning' or at a time, such as 2026-01-31T12:00 or -1h"
+        )
     return begin.value
 
 
