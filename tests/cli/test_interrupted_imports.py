@@ -60,7 +60,8 @@ def test_interrupt_at_many_moments_ends_it() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals on Windows")
-def test_interrupted_prompt_restores_the_echo() -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_interrupted_prompt_restores_the_echo(name: str) -> None:
     import pty
     import termios
 
@@ -75,8 +76,8 @@ def test_interrupted_prompt_restores_the_echo() -> None:
             while echoes() and time.monotonic() < until:
                 time.sleep(0.01)
             assert not echoes()
-            running.process.send_signal(signal.SIGINT)
-            assert (running.process.wait(60), echoes()) == (130, True)
+            running.process.send_signal(number := getattr(signal, name))
+            assert (running.process.wait(60), echoes()) == (128 + number, True)
     finally:
         os.close(ours)
         os.close(terminal)

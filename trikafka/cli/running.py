@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
@@ -113,11 +114,7 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
     """
     import trio
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    # If SIGHUP is ignored (nohup), the command is meant to outlive its terminal. Windows has none.
-    hangup = getattr(signal, "SIGHUP", None)
-    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
-        numbers.append(hangup)
+    numbers = _numbers()
 
     async def supervised() -> tuple[int | None, Exception | None]:
         stop, failed = Stop(), None
@@ -146,6 +143,45 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
         raise NobodyReadsError from failed
     if failed is not None:
         raise failed
+
+
+def _numbers() -> list[int]:
+    """Return the signals that end a command."""
+    numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
+    # If SIGHUP is ignored (nohup), the command is meant to outlive its terminal. Windows has none.
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        numbers.append(hangup)
+    return numbers
+
+
+@contextmanager
+def signals_raised() -> Iterator[None]:
+    """Return a context in which the signals that end a command raise :exc:`Signalled`.
+
+    Their default action would end the process before its block has restored what it changed, such
+    as a terminal's echo. Only the first signal counts.
+    """
+    seen: int | None = None
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        if seen is None:
+            seen = number
+            raise Signalled(number)
+
+    before = {number: signal.signal(number, handler) for number in _numbers()}
+    try:
+        yield
+    except BaseException as error:
+        # A terminal that was hung up cannot be restored. The signal, and not the error of that, is
+        # why the command ends.
+        if seen is not None and not isinstance(error, Signalled):
+            raise Signalled(seen) from error
+        raise
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def sentence(error: BaseException) -> tuple[str, int]:

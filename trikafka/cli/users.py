@@ -14,6 +14,7 @@ from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import others
 from .resetting import execute_option
+from .running import Signalled, signals_raised
 from .suggesting import Suggesting
 from .tables import say_done, say_rows
 
@@ -164,10 +165,13 @@ def _password(file: str | None, variable: str | None) -> str:
         raise click.UsageError(
             "no terminal to ask for the password: give --password-file or --password-env"
         )
-    # The default action of SIGINT, which the command has so far, would leave the terminal without an
-    # echo of what is typed.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The default action of a signal would leave the terminal without an echo of what is typed.
     try:
-        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
-    finally:
-        signal.signal(signal.SIGINT, before)
+        with signals_raised():
+            return str(
+                click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+            )
+    except Signalled as signalled:
+        if signalled.number == signal.SIGINT:
+            click.echo(err=True)  # the shell's prompt gets a line of its own
+        raise
