@@ -75,6 +75,11 @@ def test_quotas_are_set_listed_and_deleted(broker: str, command: Command) -> Non
         (("acls", "set", "-O", "read", "-t", "t"), "which users? give -u"),
         (("acls", "set", "-u", "a", "-t", "t"), "which operations? give -O"),
         (("acls", "set", "-u", "a", "-O", "read"), "on what? give -t"),
+        (
+            ("acls", "set", "-u", "a", "-O", "read", "-O", "create", "-t", "t", "-G", "g"),
+            "a group has no operation 'create'; -O is one of all, read, delete, describe, desc",
+        ),
+        (("acls", "set", "-u", "a", "-O", "write", "--cluster"), "the cluster has no operation"),
         (("acls", "delete"), "which rules?"),
         (("acls", "grant"), "did you mean 'set'?"),
         (("acl",), "did you mean 'acls'?"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,30 @@ _RESOURCES = {
     "groups": "group",
     "transactional_ids": "transactional_id",
     "tokens": "delegation_token",
+    "owners": "user",
+}
+#: Each type of resource in words, and the operations that brokers check on it (Kafka's
+#: ``AclEntry.supportedOperations``), beside "all". A broker takes a rule about any other operation,
+#: and the rule then allows and denies nothing.
+_CHECKED = {
+    "topic": (
+        "a topic",
+        (
+            *("read", "write", "create", "delete", "alter", "describe"),
+            *("describe-configs", "alter-configs"),
+        ),
+    ),
+    "group": ("a group", ("read", "delete", "describe", "describe-configs", "alter-configs")),
+    "cluster": (
+        "the cluster",
+        (
+            *("create", "alter", "describe", "cluster-action"),
+            *("describe-configs", "alter-configs", "idempotent-write"),
+        ),
+    ),
+    "transactional_id": ("a transactional id", ("write", "describe", "two-phase-commit")),
+    "delegation_token": ("a delegation token", ("describe",)),
+    "user": ("the owner of tokens", ("create-tokens", "describe-tokens")),
 }
 
 
@@ -74,6 +98,13 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--transactional-id", "transactional_ids", multiple=True, metavar="NAME")
     @click.option(
         "--token", "tokens", multiple=True, metavar="ID", help="The id of a delegation token."
+    )
+    @click.option(
+        "--token-owner",
+        "owners",
+        multiple=True,
+        metavar="USER",
+        help="A user whose delegation tokens others create or see.",
     )
     @click.option("--cluster", "cluster", is_flag=True, help="The cluster itself.")
     @click.option(
@@ -124,7 +155,10 @@ def set_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None
         if not rules[what]:
             raise click.UsageError(f"which {what}? give {option}")
     if not resources:
-        raise click.UsageError("on what? give -t, -G, --transactional-id, --token or --cluster")
+        raise click.UsageError(
+            "on what? give -t, -G, --transactional-id, --token, --token-owner or --cluster"
+        )
+    _check_operations(rules["operations"], dict(resources))
     bindings = [
         AclBinding(
             principal=_principal(user),
@@ -174,6 +208,16 @@ def delete(common: Common, rules: dict[str, Any], deny: bool, execute: bool, out
         say("\ndeleted" if execute else "\nnothing was changed; add --execute to delete these")
 
 
+def _check_operations(operations: Iterable[str], kinds: Iterable[str]) -> None:
+    """Raise :exc:`click.UsageError` if a rule would never apply."""
+    for kind, operation in product(kinds, operations):
+        words, known = _CHECKED[kind]
+        if operation not in ("all", *known):
+            raise click.UsageError(
+                f"{words} has no operation {operation!r}; -O is one of all, {', '.join(known)}"
+            )
+
+
 def _filters(rules: dict[str, Any], deny: bool, pattern: Any) -> list[Any]:
     from .._api.admin.acls import AclFilter
 
@@ -199,7 +243,11 @@ def _filters(rules: dict[str, Any], deny: bool, pattern: Any) -> list[Any]:
 def _resources(rules: dict[str, Any]) -> list[tuple[Any, str]]:
     from .._api.admin.acls import CLUSTER_NAME
 
-    named = [(kind, name) for option, kind in _RESOURCES.items() for name in rules[option]]
+    named = [
+        (kind, _principal(name) if kind == "user" else name)
+        for option, kind in _RESOURCES.items()
+        for name in rules[option]
+    ]
     return [*named, *([("cluster", CLUSTER_NAME)] if rules["cluster"] else [])]
 
 
