@@ -106,6 +106,7 @@ async def test_broker_is_told_from_a_controller(autojump_clock: trio.testing.Moc
         ({"bootstrap_servers": "a:1", "bootstrap_controllers": "b:1"}, "not both"),
         ({"bootstrap_controllers": "b"}, "has no port"),
         ({"bootstrap_controllers": ["b:1", ","]}, "has no port"),
+        ({"bootstrap_controllers": "http://b:1"}, "^bootstrap_controllers: write 'host:port'"),
     ],
 )
 async def test_wrong_addresses_are_refused(settings: Any, says: str) -> None:

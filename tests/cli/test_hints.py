@@ -87,6 +87,33 @@ def test_mistake_has_a_hint(command: Command, args: tuple[str, ...], says: str) 
 
 
 @pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("TRIKAFKA_OUTPUT", "yaml", "for the environment variable TRIKAFKA_OUTPUT: 'yaml' is not"),
+        ("TRIKAFKA_BOOTSTRAP_SERVERS", "h", "TRIKAFKA_BOOTSTRAP_SERVERS: bootstrap address 'h'"),
+        ("TRIKAFKA_BOOTSTRAP_SERVERS", " , ", "TRIKAFKA_BOOTSTRAP_SERVERS: bootstrap_servers must"),
+        ("TRIKAFKA_BOOTSTRAP_SERVERS", "u:s3cret@h:1", "TRIKAFKA_BOOTSTRAP_SERVERS: bootstrap_ser"),
+    ],
+)
+def test_wrong_variable_is_named(
+    command: Command, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    ended = command("topics", "list")
+    assert (ended.code, ended.out) == (2, b"")
+    assert says in ended.err
+    assert "'-o'" not in ended.err
+    assert "s3cret" not in ended.err
+
+
+def test_option_beside_a_variable_is_named(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIKAFKA_OUTPUT", "table")
+    assert "for '-o' / '--output': 'yaml' is not" in command("topics", "list", "-o", "yaml").err
+
+
+@pytest.mark.parametrize(
     ("args", "path"),
     [
         (("groups", "-X", "a=lag", "-h"), "groups"),

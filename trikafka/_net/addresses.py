@@ -29,15 +29,15 @@ def parse_bootstrap(servers: str | Sequence[str], setting: str = "bootstrap_serv
             else type(servers).__name__
         )
         raise ConfigurationError(f"{setting} must name at least one 'host:port', not {shown}")
-    return [Node(-1 - index, *_parse(text)) for index, text in enumerate(texts)]
+    return [Node(-1 - index, *_parse(text, setting)) for index, text in enumerate(texts)]
 
 
-def _parse(text: str) -> tuple[str, int]:
+def _parse(text: str, setting: str) -> tuple[str, int]:
     scheme, separator, address = text.rpartition("://")
     if separator and scheme.upper() != "PLAINTEXT":
         secured = scheme.upper() in ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
         more = f", and security_protocol={scheme.upper()!r}" if secured else ""
-        raise ConfigurationError(f"bootstrap_servers: write 'host:port' without {scheme}://{more}")
+        raise ConfigurationError(f"{setting}: write 'host:port' without {scheme}://{more}")
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or (":" in host and not bracketed):

@@ -67,8 +67,29 @@ class Common:
         if self.bootstrap_servers is not None:
             found["bootstrap_servers"] = self.bootstrap_servers
         elif not found.get("bootstrap_servers") and not found.get("bootstrap_controllers"):
-            found["bootstrap_servers"] = os.environ.get(ENVIRONMENT) or DEFAULT_SERVERS
+            found["bootstrap_servers"] = _servers_of_environment()
         return {**found, **more}
+
+
+def _servers_of_environment() -> str:
+    """Return the brokers that the environment names, or those without it.
+
+    Raises:
+        ConfigurationError: The value is wrong. The error names the variable.
+    """
+    from .._net.addresses import parse_bootstrap
+    from ..config import AdminConfig
+    from ..errors import ConfigurationError
+
+    value = os.environ.get(ENVIRONMENT)
+    if not value:
+        return DEFAULT_SERVERS
+    try:
+        AdminConfig.build({"bootstrap_servers": value})  # first: it does not show a password
+        parse_bootstrap(value)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{ENVIRONMENT}: {error}") from error
+    return value
 
 
 def _read(pairs: tuple[tuple[str, str], ...], *, strict: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from .suggesting import argument_hint, option_hint
 
@@ -229,6 +230,7 @@ def _done(names: Iterable[Any]) -> list[str]:
 
 def _sentence(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
+        _name_variable(error)
         text = _one_line(error.format_message()).rstrip(".")
         if isinstance(error, click.NoSuchOption) and (hint := option_hint(error)):
             text = f"no such option {error.option_name}{hint}"
@@ -245,6 +247,16 @@ def _sentence(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}" + (f": {error.filename}" if error.filename else ""), 1
     return f"unexpected {type(error).__name__}: {_one_line(str(error))} (--debug shows where)", 1
+
+
+def _name_variable(error: click.UsageError) -> None:
+    """Let an error about a value of the environment name the variable instead of the option."""
+    if not isinstance(error, click.BadParameter) or error.param_hint is not None:
+        return
+    if error.ctx is None or error.param is None or error.param.name is None:
+        return
+    if error.ctx.get_parameter_source(error.param.name) is ParameterSource.ENVIRONMENT:
+        error.param_hint = f"the environment variable {error.param.envvar}"
 
 
 def _one_line(text: str) -> str:

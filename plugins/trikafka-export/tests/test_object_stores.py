@@ -184,6 +184,17 @@ def test_options_override_the_usual_variables(
     assert address.client["allow_http"] is True
 
 
+def test_wrong_endpoint_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://general")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "exact:9000")
+    with pytest.raises(
+        ConfigurationError, match="used: the environment variable AWS_ENDPOINT_URL_S"
+    ):
+        ObjectAddress.of("s3://bucket", {})
+    with pytest.raises(ConfigurationError, match=r"used: store\.endpoint must be a URL"):
+        ObjectAddress.of("s3://bucket", {"store.endpoint": "wrong"})
+
+
 @pytest.mark.parametrize(
     ("url", "variables", "config"),
     [

@@ -132,7 +132,7 @@ class ObjectAddress:
         client |= {name: given.pop(name) for name in CLIENT if name in given}
         config = {**_of_environment(SCHEMES[scheme]), **given}
         for name in _ENDPOINTS & config.keys():
-            _check_endpoint(url, config[name])
+            _check_endpoint(url, config[name], _origin(name, given, SCHEMES[scheme]))
         if any(value.startswith("http://") for name, value in config.items() if "endpoint" in name):
             client.setdefault("allow_http", "true")
         return cls(
@@ -215,8 +215,8 @@ def _check_hdfs(address: SplitResult) -> None:
         )
 
 
-def _check_endpoint(url: str, endpoint: str) -> None:
-    """Raise :exc:`ConfigurationError` unless the endpoint is a URL.
+def _check_endpoint(url: str, endpoint: str, origin: str) -> None:
+    """Raise :exc:`ConfigurationError`, which names the origin, unless the endpoint is a URL.
 
     With an invalid endpoint obstore itself panics at its first request. The error does not repeat
     the endpoint, which may hold a password.
@@ -232,8 +232,18 @@ def _check_endpoint(url: str, endpoint: str) -> None:
         right = False
     if not right or _BLANK.search(endpoint):
         raise ConfigurationError(
-            f"{url} cannot be used: store.endpoint must be a URL such as http://localhost:9000"
+            f"{url} cannot be used: {origin} must be a URL such as http://localhost:9000"
         )
+
+
+def _origin(name: str, given: Mapping[str, str], prefix: str) -> str:
+    """Return the option that gave the store's option ``name``, or else the variable."""
+    if name in given:
+        return PREFIX + name
+    names = [
+        prefix + variable for variable, option in _ENVIRONMENT[prefix].items() if option == name
+    ]
+    return f"the environment variable {[one for one in names if os.environ.get(one)][-1]}"
 
 
 def _of_environment(prefix: str) -> dict[str, str]:

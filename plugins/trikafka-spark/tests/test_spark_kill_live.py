@@ -177,7 +177,7 @@ async def test_loop_is_not_blocked_by_spark(
         ),
         (
             {"JAVA_HOME": "/nonexistent"},
-            "/nonexistent/bin/java does not run; Spark needs Java 17 or newer",
+            "/nonexistent/bin/java (of JAVA_HOME) does not run; Spark needs Java 17 or newer",
         ),
     ],
 )

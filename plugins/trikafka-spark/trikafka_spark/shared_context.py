@@ -79,6 +79,7 @@ def _check_java() -> None:
         f"Spark needs Java {_LEAST_JAVA} or newer: install a JDK (such as "
         f"openjdk-{_LEAST_JAVA}-jre-headless)"
     )
+    named = f"{java} (of JAVA_HOME)" if home else java
     if java is None:
         raise ExportError(f"no java is on the PATH, and JAVA_HOME is not set; {advice}")
     try:
@@ -91,10 +92,10 @@ def _check_java() -> None:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise ExportError(f"{java} does not run; {advice}") from error
+        raise ExportError(f"{named} does not run; {advice}") from error
     version = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if version is not None and int(version[1]) < _LEAST_JAVA:
-        raise ExportError(f"{java} is Java {version[1]}; {advice}")
+        raise ExportError(f"{named} is Java {version[1]}; {advice}")
 
 
 def _running() -> SparkContext | None:
