@@ -74,7 +74,7 @@ async def test_settings_of_a_broker_come_from_it(autojump_clock: trio.testing.Mo
         with pytest.raises(trikafka.BrokerResponseError):  # it has no settings of brokers
             await admin.describe_configs([ConfigResource("broker", "2")])
         assert {seen.node_id for seen in cluster.requests("DescribeConfigs")} == {2}
-        with pytest.raises(ConfigurationError, match="no broker 7; it has 0, 1, 2"):
+        with pytest.raises(trikafka.TrikafkaError, match="no live broker 7; it has 0, 1, 2"):
             await admin.describe_configs([ConfigResource("broker", "7")])
 
 
@@ -171,7 +171,7 @@ async def test_final_errors_stand_beside_another(autojump_clock: trio.testing.Mo
         broker = ConfigResource("broker", "7")
         with pytest.raises(AdminErrors, match="topic 't'; also failed: broker '7'") as raised:
             await admin.alter_configs({T: {"a": 1}, broker: {"a": 1}})
-        assert isinstance(raised.value.failures[broker], ConfigurationError)
+        assert "no live broker 7; it has 0" in str(raised.value.failures[broker])
 
 
 async def test_partition_left_out_is_asked_for_again(

@@ -48,7 +48,7 @@ async def test_features_are_asked_of_a_known_broker(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with ScriptedCluster() as cluster, opened(cluster) as admin:
-        with pytest.raises(trikafka.ConfigurationError, match="no broker 7; it has 0"):
+        with pytest.raises(trikafka.TrikafkaError, match="no live broker 7; it has 0"):
             await admin.describe_features(node_id=7)
 
 

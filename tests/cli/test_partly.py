@@ -244,6 +244,26 @@ def test_directories_of_other_brokers_are_shown(command: Command, serve: Serve) 
 
 
 @pytest.mark.parametrize(
+    "args",
+    [
+        ("configs", "get", "broker", "9"),
+        ("configs", "get", "broker-logger", "9"),
+        ("configs", "set", "broker", "9", "log.cleaner.threads=2"),
+        ("configs", "set", "broker", "9", "--delete", "log.cleaner.threads"),
+        ("cluster", "features", "--broker", "9"),
+        ("reassign", "move", "-t", "t", "--to", "9"),
+    ],
+)
+def test_missing_broker_is_no_wrong_usage(
+    command: Command, serve: Serve, args: tuple[str, ...]
+) -> None:
+    serve(lambda cluster: None)
+    ended = command(*args)
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.err == "Error: the cluster has no live broker 9; it has 0, 1, 2\n"
+
+
+@pytest.mark.parametrize(
     ("args", "api", "code", "failed", "said"),
     [
         (

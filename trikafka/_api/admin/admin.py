@@ -465,8 +465,8 @@ class Admin(MeteredClient):
             For each resource its settings by name.
 
         Raises:
-            ConfigurationError: A resource is not a ConfigResource, or the cluster has no such
-                broker.
+            ConfigurationError: A resource is not a ConfigResource.
+            TrikafkaError: The cluster has no live broker of such a number.
             UnknownTopicOrPartitionError: The topic does not exist.
             AuthorizationError: The right to ``DescribeConfigs`` is missing.
             AdminErrors: Some of several resources failed; it has the settings of the others.
@@ -498,8 +498,8 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
-            ConfigurationError: ``changes`` is not such a mapping, or the cluster has no such
-                broker.
+            ConfigurationError: ``changes`` is not such a mapping.
+            TrikafkaError: The cluster has no live broker of such a number.
             BrokerResponseError: A setting or its value does not exist.
             AuthorizationError: The right to ``AlterConfigs`` is missing.
             AdminErrors: Some of several resources failed; the others are changed.
@@ -684,7 +684,8 @@ class Admin(MeteredClient):
             For each broker its directories by path.
 
         Raises:
-            ConfigurationError: ``brokers`` are not numbers, or the cluster has no such broker.
+            ConfigurationError: ``brokers`` are not numbers.
+            TrikafkaError: The cluster has no live broker of such a number.
             AuthorizationError: The right to ``Describe`` the cluster is missing.
             AdminErrors: Some of several brokers failed; it has the others.
             KafkaTimeoutError: No answer in time.
@@ -716,7 +717,8 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
-            ConfigurationError: ``replicas`` are not such values, or the cluster has no such broker.
+            ConfigurationError: ``replicas`` are not such values.
+            TrikafkaError: The cluster has no live broker of such a number.
             AuthorizationError: The right to ``Describe`` the cluster is missing.
             AdminErrors: Some of several brokers failed; it has the directories of the others.
             KafkaTimeoutError: No answer in time.
@@ -747,7 +749,8 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
-            ConfigurationError: ``moves`` is not such a mapping, or the cluster has no such broker.
+            ConfigurationError: ``moves`` is not such a mapping.
+            TrikafkaError: The cluster has no live broker of such a number.
             BrokerResponseError: The broker has no such directory or replica.
             AdminErrors: Some of several replicas failed; the others are done.
             KafkaTimeoutError: No answer in time.
@@ -1806,7 +1809,8 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
-            ConfigurationError: The cluster has no such broker.
+            ConfigurationError: ``node_id`` is not a whole number from 0.
+            TrikafkaError: The cluster has no live broker of this number.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.

@@ -19,7 +19,6 @@ from ..._net.gather import all_of
 from ...error_codes import ErrorCode
 from ...errors import (
     AdminErrors,
-    ConfigurationError,
     DamagedResponseError,
     KafkaConnectionError,
     RequestTimedOutError,
@@ -57,7 +56,7 @@ class Routing:
         """Send a request to one broker; return the response.
 
         Raises:
-            ConfigurationError: The cluster has no broker of this number.
+            TrikafkaError: The cluster has no live broker of this number.
         """
         if place == "any":
             return await call.step(_name(request), lambda: self._metadata.ask_any(lambda: request))
@@ -194,14 +193,15 @@ class Routing:
         """Return the broker with this number.
 
         Raises:
-            ConfigurationError: The cluster has no live broker of this number.
+            TrikafkaError: The cluster has no live broker of this number. It is not retried, and it
+                is no ConfigurationError: the broker may be down.
         """
         seen = self._metadata.snapshot
         if node_id not in seen.nodes:
             seen = await call.step("look up the brokers", self._metadata.refresh)
         if node_id not in seen.nodes:
             known = ", ".join(map(str, sorted(seen.nodes)))
-            raise ConfigurationError(f"the cluster has no broker {node_id}; it has {known}")
+            raise TrikafkaError(f"the cluster has no live broker {node_id}; it has {known}")
         return seen.nodes[node_id]
 
     async def _node(self, call: RunningCall, place: Literal["controller"] | int) -> Node:
