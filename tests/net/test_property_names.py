@@ -17,6 +17,8 @@ import aiokafka
 import aiokafka.admin
 import kafka
 import pytest
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 from trikafka.config import (
     AdminConfig,
@@ -130,6 +132,28 @@ def test_each_name_stands_once() -> None:
         ({"enable.sasl.oauthbearer.unsecure.jwt": "f"}, {}),
         ({"max_batch_size": 100}, {"batch_size": 100}),
         ({"connections.max.idle.ms": "-1"}, {"connections_max_idle_ms": math.inf}),
+        ({"connections_max_idle_ms": None}, {"connections_max_idle_ms": math.inf}),  # aiokafka
+        ({"receive.message.max.bytes": "1000"}, {"receive_message_max_bytes": 1000}),
+        ({"sasl.oauthbearer.method": "default"}, {}),
+        *(
+            (
+                {"compression.type": codec, "compression.level": given},
+                {"compression_type": codec, f"compression_{codec}_level": found},
+            )
+            for codec, given, found in (
+                ("gzip", "0", 1),
+                ("gzip", "12", 9),
+                ("lz4", "0", 1),
+                ("lz4", 12, 12),
+                ("zstd", "0", 0),
+                ("zstd", "12", 12),
+            )
+        ),
+        # Defaults of kafka-python and aiokafka.
+        ({"retries": math.inf}, {}),
+        ({"compression_type": None, "client_id": None, "max_block_ms": 7}, {"max_block_ms": 7}),
+        ({"key_serializer": None, "value_serializer": None, "proxy_url": None}, {}),
+        ({"queue.buffering.max.kbytes": None}, {}),  # confluent-kafka takes its default
     ],
 )
 def test_producers_property_is_mapped(given: dict[str, Any], found: dict[str, Any]) -> None:
@@ -162,6 +186,26 @@ def test_producers_property_is_mapped(given: dict[str, Any], found: dict[str, An
         ({"metadata.broker.list": "a:1"}, {"bootstrap_servers": "a:1"}),
         ({"socket.timeout.ms": "9000"}, {"request_timeout_ms": 9000}),
         ({"topic.metadata.refresh.interval.ms": "-1"}, {}),
+        ({"topic.metadata.refresh.interval.ms": "0"}, {}),
+        ({"metadata.max.age.ms": "0"}, {"metadata_max_age_ms": 100}),
+        ({"fetch.max.bytes": "0"}, {"fetch_max_bytes": 1}),
+        ({"fetch_max_bytes": 0}, {"fetch_max_bytes": 1}),
+        ({"max.partition.fetch.bytes": "0"}, {"max_partition_fetch_bytes": 1}),
+        ({"auto.commit.interval.ms": "0"}, {"auto_commit_interval_ms": 1}),
+        (
+            {"auto.commit.interval.ms": "0", "queued.min.messages": "1"},
+            {"auto_commit_interval_ms": math.inf},
+        ),
+        ({"client_rack": None, "group_id": None}, {"group_id": None}),
+        (
+            {
+                "partition_assignment_strategy": [
+                    RangePartitionAssignor,
+                    RoundRobinPartitionAssignor,
+                ]
+            },
+            {"partition_assignment_strategy": ("range", "roundrobin")},
+        ),
         ({"group.protocol": "CONSUMER"}, {"group_protocol": "consumer"}),
         ({"isolation.level": "READ_COMMITTED"}, {"isolation_level": "read_committed"}),
         (
@@ -196,6 +240,8 @@ def test_consumers_property_is_mapped(given: dict[str, Any], found: dict[str, An
         "isolation_level": "read_uncommitted",
         **found,
     }
+    if "sasl.oauthbearer.extensions" not in given:  # needs more settings
+        ConsumerConfig.build(from_properties(given, ConsumerConfig))
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ class ClientConfig(SecurityConfig):
     receive_message_max_bytes: int = setting(
         100_000_000,
         "the largest response; a longer one is treated as damaged",
-        least=1024,
+        least=1000,
         most=INT32,
         java=None,
     )

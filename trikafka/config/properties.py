@@ -7,6 +7,7 @@ trikafka.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
@@ -30,6 +31,9 @@ _BYTES = ("ByteArray", "ByteBuffer", "Bytes")
 _SETTINGS_NAME = re.compile(r"[a-z]+[0-9]*(?:[._-][a-z0-9]+)+")
 _ENCODE = "keys and values are bytes: encode before the call"
 _LEVEL = "compression.level"
+#: The levels of each codec. librdkafka takes 0 to 12 for all of them: it lowers what is too high,
+#: and 0 is its fastest level (with gzip the one that only stores, which trikafka does not have).
+_LEVELS = {"gzip": (1, 9), "lz4": (1, 12), "zstd": (0, 12)}
 #: A name that has one of these words, in any case and after any prefix, is about security.
 _ABOUT_SECURITY = frozenset(("ssl", "sasl", "security"))
 _WORD = re.compile(r"[a-z0-9]+")
@@ -119,6 +123,8 @@ def read_settings(
         found = by_name.get(dotted) or known.get(dotted.replace(".", "_"))
         if found is None and rule.setting is not None:
             found = known[rule.setting]
+        if value is None and (rule.refused or rule.only):
+            continue  # the default of an argument of a Python client: it asks for nothing
         if rule.refused or rule.only:
             wrong += _faults(dotted, value, rule)
         elif found is None:
@@ -133,7 +139,9 @@ def read_settings(
             except ConfigurationError as error:
                 wrong.append(str(error))
             else:
-                if translated is not None or value is None:
+                # None is the default of some arguments of Python clients, and confluent-kafka's word
+                # for a default. Where trikafka has no such value, its own default counts.
+                if translated is not None or (value is None and found.optional):
                     settings[found.name] = translated
     names = {*by_name, *(name.replace("_", ".") for name in known), *NAMES, *RULES, _LEVEL}
     if misspelt := [name for name in strange if strict or _is_misspelt(name, names)]:
@@ -161,8 +169,11 @@ def _name_the_level(rest: MutableMapping[str, Any]) -> list[str]:
     level = plain(str(rest.pop(_LEVEL, "-1")))
     if level == "-1":
         return []
-    if codec not in ("gzip", "lz4", "zstd"):
+    if codec not in _LEVELS:
         return [f"{_LEVEL} ({codec} has no levels)"]
+    if level.isdecimal():
+        least, most = _LEVELS[codec]
+        level = str(min(max(int(level), least), most))
     rest.setdefault(f"compression.{codec}.level", level)
     return []
 
@@ -192,6 +203,9 @@ def _translated(name: str, value: Any, rule: PropertyRule, found: Setting) -> An
         return rule.values[text]
     if isinstance(value, str):
         value = _from_text(name, value, found)
+    elif found.name == "partition_assignment_strategy" and isinstance(value, list | tuple):
+        # aiokafka and kafka-python take classes, which have the assignor's name.
+        value = tuple(getattr(one, "name", one) for one in value)
     return value * rule.scale if _is_number(value) else value
 
 
@@ -217,6 +231,8 @@ def _is_number(value: object) -> TypeGuard[float]:
 #   records of one key would no longer be in order.
 # * A consumer reads committed records only. With trikafka's default, as with Java's, a program that
 #   moves would read aborted ones, too.
+# * A consumer with the interval 0 of auto commits commits only when it closes and when partitions
+#   are revoked. With Java's client it commits at each poll.
 # * With librdkafka, a record may time out earlier than a request. With trikafka,
 #   delivery_timeout_ms includes at least one whole request (KIP-91).
 # * With librdkafka, any number of requests may be in flight by default. With idempotence, which is
@@ -244,6 +260,11 @@ def behave_as_librdkafka(
         choice = " (partitioner='default' is Java's)"
     elif client is not None and issubclass(client, ConsumerConfig):
         added = {} if "isolation_level" in settings else {"isolation_level": "read_committed"}
+        if any(
+            name.replace("_", ".") == "auto.commit.interval.ms" and plain(str(value)).strip() == "0"
+            for name, value in properties.items()
+        ):
+            added["auto_commit_interval_ms"] = math.inf
     if added:
         settings.update(added)
         _log.warning(
@@ -329,8 +350,9 @@ def _take_serialization(
     for dotted in SERIALIZATION:
         if dotted.endswith(".serializer"):  # for a Python client: a function, not a class's name
             for name in (dotted, dotted.replace(".", "_")):
-                if name in rest and not isinstance(rest[name], str):
-                    del rest[name]
+                if isinstance(rest.get(name, ""), str):
+                    continue
+                if rest.pop(name) is not None:
                     wrong.append(f"{name!r} is not supported: {_ENCODE}")
         if not isinstance(rest.get(dotted), str):
             continue

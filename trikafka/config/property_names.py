@@ -90,6 +90,8 @@ _RESETS = {
     "error": "none",
 }
 _NO_LIMIT = {"0": math.inf, "-1": math.inf}
+#: A broker returns a whole batch in any case, so the least size has the effect of none.
+_LEAST_SIZE = {"0": 1}
 
 _IAM = "software.amazon.msk.auth.iam"
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
@@ -183,7 +185,8 @@ LIBRDKAFKA: Mapping[str, PropertyRule] = {
     "sasl.oauthbearer.metadata.authentication.type": _anyway(
         "none", why="tokens of a cloud's metadata service need sasl_oauth_token_provider"
     ),
-    "sasl.oauthbearer.method": _anyway("oidc"),
+    # "default" is a function that returns tokens: sasl_oauth_token_provider.
+    "sasl.oauthbearer.method": _anyway("oidc", "default"),
     "sasl.password": _to("sasl_plain_password"),
     "sasl.username": _to("sasl_plain_username"),
     "socket.blocking.max.ms": _SOCKETS,
@@ -220,11 +223,15 @@ LIBRDKAFKA: Mapping[str, PropertyRule] = {
     "topic.metadata.propagation.max.ms": _METADATA,
     "topic.metadata.refresh.fast.cnt": _METADATA,
     "topic.metadata.refresh.fast.interval.ms": _METADATA,
-    "topic.metadata.refresh.interval.ms": _to("metadata_max_age_ms", {"-1": None}, yields=True),
+    "topic.metadata.refresh.interval.ms": _to(
+        "metadata_max_age_ms", {"-1": None, "0": None}, yields=True
+    ),
     "topic.metadata.refresh.sparse": _METADATA,
 }
 #: Java's, and those that Java's client and librdkafka have in common.
 JAVA: Mapping[str, PropertyRule] = {
+    # With Java 0 is a commit at each poll; behave_as_librdkafka() has its own 0.
+    "auto.commit.interval.ms": _to("auto_commit_interval_ms", {"0": 1}),
     "auto.include.jmx.reporter": _METRICS,
     "auto.offset.reset": _to("auto_offset_reset", _RESETS),
     "buffer.memory.allocation.strategy": _MEMORY,
@@ -233,10 +240,14 @@ JAVA: Mapping[str, PropertyRule] = {
     "config.providers": _refused(
         "its secrets would not be filled in: write them where it refers to them"
     ),
-    "connections.max.idle.ms": _to("connections_max_idle_ms", _NO_LIMIT),
+    "connections.max.idle.ms": _to("connections_max_idle_ms", {**_NO_LIMIT, "none": math.inf}),
     "delivery.timeout.ms": _to("delivery_timeout_ms", {"0": math.inf}),
+    "fetch.max.bytes": _to("fetch_max_bytes", _LEAST_SIZE),
     "interceptor.classes": _ignored("observers replace interceptors"),
     "internal.throw.on.fetch.stable.offset.unsupported": _ignored("it is internal to Java"),
+    "max.partition.fetch.bytes": _to("max_partition_fetch_bytes", _LEAST_SIZE),
+    # With 0, Java asks as often as retry.backoff.ms allows.
+    "metadata.max.age.ms": _to("metadata_max_age_ms", {"0": 100}),
     "metadata.max.idle.ms": _METADATA,
     "metric.reporters": _METRICS,
     "metrics.": _METRICS,
@@ -306,6 +317,7 @@ PYTHON: Mapping[str, PropertyRule] = {
     "metrics_enabled": _METRICS,
     "proxy_url": _DIAL,
     "rebalance_timeout_ms": _ignored("max_poll_interval_ms is the limit of a rebalance, too"),
+    "retries": _to("retries", {"inf": None}),
     "sasl_kerberos_domain_name": _ignored("brokers are named as they advertise themselves"),
     "sasl_kerberos_name": _to("sasl_kerberos_principal"),
     "selector": _ignored("trikafka runs on Trio"),

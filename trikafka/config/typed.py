@@ -228,7 +228,7 @@ class ClientSettings(TypedDict, total=False):
     refuses it (KIP-1242, Kafka 4.4). Default: True."""
 
     receive_message_max_bytes: int
-    """The largest response; a longer one is treated as damaged. In bytes, at least 1024, at most
+    """The largest response; a longer one is treated as damaged. In bytes, at least 1000, at most
     2**31 - 1. Default: 100_000_000."""
 
     enable_metrics_push: bool
