@@ -16,6 +16,7 @@ from trio.testing import MockClock as Clock
 
 from trikafka.testing import ScriptedCluster
 
+UNKNOWN_MEMBER_ID = 25
 Trouble = Callable[[ScriptedCluster], Awaitable[None] | None]
 
 
@@ -216,3 +217,24 @@ async def test_leave_reason_names_the_poll_interval(autojump_clock: Clock) -> No
         await until(lambda: bool(cluster.requests("LeaveGroup")))
         reason = cluster.requests("LeaveGroup")[0].request.members[0].reason
         assert reason == "max_poll_interval_ms passed without a receive"
+
+
+async def test_member_that_is_out_leaves_once(autojump_clock: Clock) -> None:
+    """Its session ended before it was stale, as of a program that was stopped for a while."""
+    async with cluster_of(records=9) as cluster:
+        async with member_of(cluster, max_poll_interval_ms=20_000) as consumer:
+            await values(consumer, 3)
+            cluster.fail("LeaveGroup", UNKNOWN_MEMBER_ID)
+            await until(lambda: consumer.statistics().state == "stale")
+            await trio.sleep(1)
+        assert len(cluster.requests("LeaveGroup")) == 1
+
+
+async def test_member_that_is_unknown_does_not_leave(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster:
+        async with member_of(cluster, group_protocol="consumer") as consumer:
+            await values(consumer, 3)
+            cluster.fail("ConsumerGroupHeartbeat", UNKNOWN_MEMBER_ID, None)
+            await trio.sleep(60)
+        epochs = [seen.request.member_epoch for seen in cluster.requests("ConsumerGroupHeartbeat")]
+        assert -1 not in epochs

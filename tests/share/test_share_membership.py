@@ -111,6 +111,39 @@ async def test_a_silent_program_leaves_until_it_returns(autojump_clock: Clock) -
             assert queue.health().ok
 
 
+async def test_a_stale_member_leaves_once(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster, max_poll_interval_ms=20_000) as queue:
+            await trio.sleep(25)
+            assert queue.statistics().state == "stale"
+        assert [each.member_epoch for each in beats(cluster)].count(-1) == 1
+
+
+async def test_a_failed_leave_is_tried_by_the_close(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster, max_poll_interval_ms=20_000) as queue:
+            await until(lambda: queue.statistics().state == "stable")
+            cluster.fail("ShareGroupHeartbeat", 42, where=lambda beat: beat.member_epoch < 0)
+            await trio.sleep(25)
+            assert queue.statistics().state == "stale"
+            assert cluster.shares.by_id[GROUP].members
+        assert not cluster.shares.by_id[GROUP].members
+        assert [each.member_epoch for each in beats(cluster)].count(-1) == 2
+
+
+@pytest.mark.parametrize(("code", "leaves"), [(25, 0), (110, 1)])
+async def test_a_removed_member_does_not_leave(
+    autojump_clock: Clock, code: int, leaves: int
+) -> None:
+    """A fenced epoch is another case: the coordinator has the member still."""
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster) as queue:
+            await until(lambda: queue.statistics().state == "stable")
+            cluster.fail("ShareGroupHeartbeat", code, where=lambda beat: beat.member_epoch > 0)
+            await until(lambda: queue.statistics().state == "unjoined")
+        assert [each.member_epoch for each in beats(cluster)].count(-1) == leaves
+
+
 async def test_an_open_block_counts_as_presence(autojump_clock: Clock) -> None:
     async with cluster_of(records=1) as cluster:
         async with queue_of(cluster, max_poll_interval_ms=20_000) as queue:

@@ -149,9 +149,9 @@ class ConsumerHeartbeats:
                 self._member.heartbeat_failed(error)
                 if isinstance(error, UnsupportedVersionError):
                     self._said.never_sent()
-                if (
-                    isinstance(error, FencedInstanceIdError)
-                    or error.code == ErrorCode.UNSUPPORTED_VERSION
+                if isinstance(error, FencedInstanceIdError) or error.code in (
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    ErrorCode.UNKNOWN_MEMBER_ID,
                 ):
                     # The coordinator knows another member by this instance id, or none at all.
                     self.in_group = False

@@ -24,6 +24,7 @@ from ..._state.group.member import Member, MemberState
 from ..._state.share.assignment import ShareAssignment
 from ..._wire.extra_messages import ShareGroupHeartbeatRequest
 from ...config import ShareConsumerConfig
+from ...error_codes import ErrorCode
 from ...errors import (
     GroupIdNotFoundError,
     MemberFencedError,
@@ -77,6 +78,9 @@ class ShareMembership:
         self._interval = 1.0
         # What the coordinator knows of the member; a heartbeat repeats it when that is uncertain.
         self._introduced = False
+        # False if the coordinator does not have this member: it was never asked to take it in, has
+        # confirmed a leave, or has said so.
+        self._known = False
         self._logged: str | None = None  # the error that was logged, until a heartbeat succeeds
         self._member.know_as(new_member_id(), epochs=True)
         self._attempts = JoinAttempts(config, config.group_id, member, requests.refused_until)
@@ -171,6 +175,7 @@ class ShareMembership:
         identity = self._member.identity
         known = self._introduced and identity.joined
         self._introduced = True
+        self._known = True
         request = ShareGroupHeartbeatRequest(
             group_id=self._group,
             member_id=identity.member_id,
@@ -211,6 +216,9 @@ class ShareMembership:
             self._group,
             error,
         )
+        # With another error the coordinator may have the member, in another epoch.
+        if error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
+            self._known = False
         self._member.to(MemberState.FENCED)
         self._member.forget(keep_id=True)
         self._events.report("fenced", str(error), error)
@@ -234,11 +242,12 @@ class ShareMembership:
             _log.debug("heartbeat of share group %s failed: %s", self._group, error)
 
     async def leave(self) -> None:
-        """Leave the group; best effort, within a limit of its own. :meth:`run` has ended before."""
+        """Leave the group; best effort, within a limit of its own. :meth:`run` has ended before.
+
+        No-op if the coordinator does not have this member, such as after it left as a stale one.
+        """
         identity = self._member.identity
-        if self._member.state is MemberState.UNJOINED or isinstance(
-            self.fatal, UnsupportedVersionError
-        ):
+        if not self._known or isinstance(self.fatal, UnsupportedVersionError):
             return
         # A join whose response is missing may have succeeded.
         request = ShareGroupHeartbeatRequest(
@@ -263,3 +272,4 @@ class ShareMembership:
         # The group is not there if no member stayed for long enough to make it.
         with suppress(MemberFencedError, GroupIdNotFoundError):
             await self._requests.heartbeat(request, "leaving share group", limit, purpose)
+        self._known = False
