@@ -143,6 +143,27 @@ def test_first_sends_time_out_in_their_own_time() -> None:
     run(main)
 
 
+def test_missing_partition_holds_no_other_send() -> None:
+    """The first record of the topic waits three seconds for its partition, and it alone."""
+
+    async def main() -> None:
+        async with cluster_of(2) as cluster, producer_of(cluster) as producer:
+            first = asyncio.create_task(producer.send("t", b"", partition=99))
+            sends = [
+                asyncio.create_task(producer.send("t", b"%d" % number, partition=number % 2))
+                for number in range(100)
+            ]
+            begun = time.monotonic()
+            results = await asyncio.gather(*sends)
+            assert time.monotonic() - begun < 2
+            assert [one.offset for one in results] == [number // 2 for number in range(100)]
+            assert not first.done()
+            with pytest.raises(trikafka.UnknownTopicOrPartitionError, match="no partition 99"):
+                await first
+
+    run(main)
+
+
 def test_sends_to_a_missing_topic_fail_together() -> None:
     async def main() -> None:
         async with cluster_of() as cluster, producer_of(cluster) as producer:

@@ -26,6 +26,7 @@ from .. import (
 from .. import Producer as _Producer
 from .. import Transaction as _Transaction
 from ..config.text import plain_text
+from ..config.whole import whole
 from ..errors import KafkaTimeoutError
 from ..errors.copies import again
 from ..types import BytesLike
@@ -409,7 +410,10 @@ class Producer(OpenedClient):
         # first record crosses. Those behind it are appended right after it, in their order. If the
         # first one is cancelled, the next one crosses in its place. If it fails, or the buffer is
         # full, each of those that cannot be appended crosses by itself, for the rest of its time.
+        # So does the first one if the topic lacks its partition: that partition may come within
+        # three seconds, and the others are for partitions that are there.
         # A record of a transaction always crosses: Trio's side knows whether that is still open.
+        began = time.perf_counter()
         record = topic, value, key, headers, timestamp, partition
         enqueue = partial(
             self._client.enqueue,
@@ -422,7 +426,7 @@ class Producer(OpenedClient):
         )
         name = plain_text(topic)
         if (behind := self._behind.get(name)) is not None:
-            waiting = _Waiting(record, self._guest.loop.create_future(), time.perf_counter())
+            waiting = _Waiting(record, self._guest.loop.create_future(), began)
             behind.append(waiting)
             try:
                 ack = await waiting.accepted
@@ -436,7 +440,7 @@ class Producer(OpenedClient):
             enqueue = partial(self._client._enqueue_slowly, record, waiting.waited())
         else:
             first = self.config.transactional_id is None
-            first = first and not self._client._manager.knows(name, None)
+            first = first and not self._client._knows(name)
             if first:
                 self._behind[name] = deque()
         if not first:
@@ -444,7 +448,15 @@ class Producer(OpenedClient):
         cancelled = False
         timeout: KafkaTimeoutError | None = None
         try:
-            return await cross(self._guest, enqueue)
+            there = True
+            if isinstance(number := whole(partition), int):
+                waited = time.perf_counter() - began
+                await cross(self._guest, partial(self._client._learn, name, waited))
+                waited = time.perf_counter() - began
+                enqueue = partial(self._client._enqueue_slowly, record, waited)
+                there = self._client._knows(name, number)
+            if there:
+                return await cross(self._guest, enqueue)
         except asyncio.CancelledError:
             cancelled = True
             raise
@@ -454,6 +466,7 @@ class Producer(OpenedClient):
         finally:
             self._append_behind(name, cancelled=cancelled, timeout=timeout)
             del timeout
+        return await cross(self._guest, enqueue)
 
     def _check_turn(self, topic: str) -> None:
         """Raise :exc:`trio.WouldBlock` if earlier records wait for the topic's metadata."""

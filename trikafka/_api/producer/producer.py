@@ -405,7 +405,7 @@ class Producer(MeteredClient):
         if ack is None:
             self._check_open()
             topic = plain_text(topic)
-            if not self._manager.knows(topic, partition):
+            if not self._knows(topic, partition):
                 self._manager.look_up(topic, partition)
             raise trio.WouldBlock
         return ack
@@ -544,6 +544,21 @@ class Producer(MeteredClient):
                 self._transaction.failed(error if isinstance(error, Exception) else cancelled)
             raise
 
+    # The next three are also the face for trikafka.aio, which keeps the order of calls itself while
+    # a topic's metadata is missing.
+
+    def _knows(self, topic: str, partition: int | None = None) -> bool:
+        """Return whether the topic and this partition are known, so that only room can lack."""
+        return self._manager.knows(topic, partition)
+
+    async def _learn(self, topic: str, waited: float) -> None:
+        """Wait for the topic's metadata; ``waited`` are seconds of ``max_block_ms``."""
+
+        async def attempt(call: RunningCall) -> None:
+            await call.step(f"metadata of {topic!r}", lambda: self._manager.learn(topic, None))
+
+        await run_call("enqueue", attempt, config=self._config, timeout=self._block_left(waited))
+
     async def _enqueue_slowly(self, record: _Fields, waited: float = 0.0) -> Ack:
         """Wait for metadata and room, and append; ``waited`` are seconds of ``max_block_ms``."""
         topic, partition = plain_text(record[0]), whole(record[5])
@@ -554,7 +569,7 @@ class Producer(MeteredClient):
             return cast("Ack | None", self._manager.append_admitted(*record))
 
         async def attempt(call: RunningCall) -> Ack:
-            if not self._manager.knows(topic, partition):
+            if not self._knows(topic, partition):
                 await call.step(
                     f"metadata of {topic!r}", lambda: self._manager.learn(topic, partition)
                 )
@@ -571,8 +586,12 @@ class Producer(MeteredClient):
                 )
             return ack
 
-        left = max(0.0, self._config.max_block_ms / 1000 - waited)
-        return await run_call("enqueue", attempt, config=self._config, timeout=left)
+        return await run_call(
+            "enqueue", attempt, config=self._config, timeout=self._block_left(waited)
+        )
+
+    def _block_left(self, waited: float) -> float:
+        return max(0.0, self._config.max_block_ms / 1000 - waited)
 
     # --- the rest ---------------------------------------------------------------------------------
 
