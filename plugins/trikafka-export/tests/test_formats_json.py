@@ -5,6 +5,8 @@ A value gives the same result alone and among others.
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trikafka_export.formats.json_format import JsonDecoder, infer
 
-from trikafka import ExportError
+from trikafka import ConfigurationError, ExportError
 
 SCHEMA = {
     "n": "int64",
@@ -95,14 +97,80 @@ def test_value_is_read(value: bytes, found: dict[str, Any]) -> None:
     ids=lambda each: str(each[:40]),
 )
 def test_invalid_value_is_a_dead_letter(value: bytes, what: str) -> None:
-    import re
-
     row, why = both_ways(value)
     assert row is None
     assert why is not None
     assert re.search(what, why)
     assert len(why) <= 500
     assert "\n" not in why
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (b'{"d": 1.25}', "1.25"),
+        (b'{"d": "-1.5"}', "-1.50"),
+        (b'{"d": 7}', "7.00"),
+        (b'{"d": 12e-1}', "1.20"),
+        (b'{"d": 123.4500}', "123.45"),
+        (b'{"d": 99999999999999999.99}', "99999999999999999.99"),  # more than a double has
+        (b'{"d": null}', None),
+        (b"{}", None),
+    ],
+)
+def test_decimal_is_read_digit_by_digit(value: bytes, found: str | None) -> None:
+    decoder = JsonDecoder({"d": "decimal(19, 2)"})
+    array, wrong = decoder.decode(pa.array([b"{}", value]))
+    assert not wrong
+    assert array.to_pylist()[1] == {"d": found and Decimal(found)}
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (b'{"d": 1.234}', "requires scale 3"),
+        (b'{"d": 123456}', "requires precision 6"),
+        (b'{"d": 1234.5}', "does not fit in precision"),
+        (b'{"d": "x"}', "'x' is not a valid decimal128 number"),
+        (b'{"d": "NaN"}', "not a valid decimal128 number"),
+        (b'{"d": ""}', "Empty string cannot be converted"),
+        (b'{"d": true}', r"Column\(/d\) changed from number_or_string to boolean"),
+        (b'{"d": 1e400}', "Number too big"),
+    ],
+)
+def test_decimal_of_too_many_digits_is_a_letter(value: bytes, what: str) -> None:
+    decoder = JsonDecoder({"d": "decimal(5, 2)"})
+    array, wrong = decoder.decode(pa.array([b'{"d": 1}', value, b'{"d": "2"}']))
+    assert [row and row["d"] for row in array.to_pylist()] == [1, None, 2]
+    assert list(wrong) == [1]
+    assert re.search(what, wrong[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "type"),
+    [
+        ("decimal(10,2)", pa.decimal128(10, 2)),
+        ("decimal128(38, 38)", pa.decimal128(38, 38)),
+        ("decimal256(10, 0)", pa.decimal256(10, 0)),
+        ("decimal(39, 1)", pa.decimal256(39, 1)),
+        (["decimal(5, 1)"], pa.list_(pa.decimal128(5, 1))),
+    ],
+)
+def test_decimal_type_has_a_name(name: Any, type: pa.DataType) -> None:
+    assert JsonDecoder({"d": name}).type == pa.struct([("d", type)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("decimal", "decimal128", "decimal(5)", "decimal(5, 2", "decimal(5, 6)", "decimal(5, -1)"),
+        *("decimal(0, 0)", "decimal(77, 0)", "decimal128(39, 0)"),
+    ],
+)
+def test_wrong_name_of_a_decimal_is_refused(name: str) -> None:
+    says = re.escape(f"value_schema: {name!r} of 'o.d' must be decimal(PRECISION, SCALE)")
+    with pytest.raises(ConfigurationError, match=says):
+        JsonDecoder({"o": {"d": name}})
 
 
 @given(

@@ -3,6 +3,9 @@
 A schema is JSON itself, with Arrow's names of types:
 
     {"n": "int64", "name": "string", "inner": {"x": "double"}, "tags": ["string"]}
+
+A decimal is "decimal(10, 2)": ten digits, two of them behind the point. pyarrow reads it from a
+number or a text of JSON, digit by digit, and refuses a value that needs more digits.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from .sizes import Sizes, check
 #: The deepest nesting in values from which a schema is inferred. Readers of Parquet go no deeper
 #: than 100.
 _DEEPEST = 30
+#: The most digits of decimals, by their number of bits.
+_DIGITS = {"128": 38, "256": 76}
+_DECIMAL = re.compile(r"decimal(128|256)?\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 #: Null items of lists.
 _NULLS = re.compile(rb"[\[,]\s*null")
 
@@ -103,12 +109,27 @@ def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
         )
     if isinstance(spec, list) and len(spec) == 1:
         return pa.list_(type_of(spec[0], f"{path}[]", where))
+    if isinstance(spec, str) and spec.startswith("decimal"):
+        return _decimal(spec, path, where)
     try:
         return pa.type_for_alias(spec)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
             f"{where}: {spec!r} of {path!r} is not the name of an Arrow type"
         ) from error
+
+
+def _decimal(spec: str, path: str, where: str) -> pa.DataType:
+    """Return the type for such as ``decimal(10, 2)``, or with Arrow's number of bits."""
+    if (found := _DECIMAL.fullmatch(spec)) is not None:
+        precision, scale = int(found[2]), int(found[3])
+        bits = found[1] or ("128" if precision <= _DIGITS["128"] else "256")
+        if 1 <= precision <= _DIGITS[bits] and scale <= precision:
+            return getattr(pa, f"decimal{bits}")(precision, scale)
+    raise ConfigurationError(
+        f"{where}: {spec!r} of {path!r} must be decimal(PRECISION, SCALE), with 1 to 38 digits "
+        "(decimal256: 76) of which at most all are behind the point"
+    )
 
 
 def spec_of(type: pa.DataType) -> Any:
