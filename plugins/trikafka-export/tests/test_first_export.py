@@ -7,8 +7,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from export_sinks import read_lines
+from lakes import make_lake
 from test_flow import T0, World
 from trikafka_export.command import _sentence
 
@@ -115,31 +117,58 @@ async def test_offsets_for_an_added_partition(world: World) -> None:
     assert values(world) == ["first", "one"]
 
 
-async def first_export(world: World, **options: str) -> ExportResult:
+async def first_export(
+    world: World, destination: str | None = None, start: int = 9 * HOUR, **options: str
+) -> ExportResult:
     """Export a topic without records since the start, as files or a table."""
     add(world, 0, 5 * HOUR, b"old")
     return await export(
         "t",
-        world.root,
-        start=9 * HOUR,
+        destination or world.root,
+        start=start,
         sink_options=options,
         bootstrap_servers=world.cluster.bootstrap_servers,
         dial=world.cluster.dial,
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"value_format": "json"}, {"format": "delta"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"value_format": "json"},
+        {"format": "delta"},
+        {"format": "delta", "value_format": "json"},
+    ],
+)
 async def test_quiet_destination_stores_its_start(world: World, options: dict[str, str]) -> None:
     assert (await first_export(world, **options)).positions == {T0: 1}
     plan = json.loads((world.root / "_trikafka" / "plan-000001.json").read_text())
     assert (plan["ranges"], plan["since"]) == ([], {"t": 9 * HOUR})
 
 
+async def test_start_is_kept_for_a_table_to_be(world: World) -> None:
+    """The first record shows the columns of the table, which keeps the partitions of the start."""
+    options = {"format": "delta", "value_format": "json", "partition_by": "topic"}
+    assert (await first_export(world, **options)).rows == 0
+    assert not (world.root / "_delta_log").exists()
+    world.cluster.add_partitions("t", 2)
+    add(world, 1, 8 * HOUR, b'{"n": 1}')
+    add(world, 1, 20 * HOUR, b'{"n": 2}')
+    del options["partition_by"]
+    later = await first_export(world, start=33 * HOUR, **options)
+    assert later.rows == 1
+    table = deltalake.DeltaTable(str(world.root))
+    assert table.metadata().partition_columns == ["topic"]
+    assert table.to_pyarrow_table()["value"].to_pylist() == [{"n": 2}]
+
+
 async def test_quiet_table_without_columns_warns(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A table cannot be created without its columns, so the start has no place."""
-    first = await first_export(world, format="delta", value_format="json")
+    """A table of a catalog has no place before it is created, so the start has none, either."""
+    lake = make_lake("iceberg", tmp_path)
+    options = {**lake.options, "value_format": "json"}
+    first = await first_export(world, destination=lake.destination, **options)
     assert _sentence(first) == f"nothing written to {first.destination}: no record is new"
-    assert not list(world.root.rglob("plan-*"))
     assert "so the next export begins at its own start time" in caplog.text

@@ -114,13 +114,20 @@ class LakeSink(FileSink):
     ) -> Mapping[str, Any]:
         """Return the format of a plan: the columns, the table's identity and the export's id.
 
-        The first plan creates the table.
+        The first plan with columns creates the table. A plan before it has no records and only
+        stores the start of the export, in the folder of the table to be.
+
+        Raises:
+            NoColumnsError: The start cannot be stored: the catalog decides where the table will be.
         """
         format = dict(await super().pin(state, wanted, settings))
         if state.format is not None and not wanted:
             return format
+        ours = {_OURS: 1, "app_id": format.get("app_id") or f"trikafka-{uuid.uuid4()}"}
         if not wanted and not is_pinned(format, ""):
-            raise NoColumnsError("no record since the start shows the columns of the table")
+            if self._place is None:
+                raise NoColumnsError("no record since the start shows the columns of the table")
+            return {**format, **ours}
         columns = await self._thread(lambda: _columns(format, wanted))
         if state.format is not None and "table" in format:
             if await self._asked(lambda: self._log.given_up(format, state.last_number)):
@@ -128,12 +135,13 @@ class LakeSink(FileSink):
                 # its own.
                 format[AGAIN] = f"again-{state.last_number + 1:06d}"
             return format
-        found = await self._asked(
-            lambda: self._log.pin(format, columns, self._options.partition_by)
-        )
+        by = self._options.partition_by
+        if by is None:  # a plan that only stored the start keeps its options
+            by = tuple(format.get("partition_by", ())) or None
+        found = await self._asked(lambda: self._log.pin(format, columns, by))
         if self._place is None:
             await self._enter_new()
-        return {**found, _OURS: 1, "app_id": format.get("app_id") or f"trikafka-{uuid.uuid4()}"}
+        return {**found, **ours}
 
     async def _enter_new(self) -> None:
         """Lock a table that this or another export has just created."""
