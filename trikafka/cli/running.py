@@ -230,7 +230,7 @@ def _done(names: Iterable[Any]) -> list[str]:
 
 def _sentence(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
-        _name_variable(error)
+        error = _about_variable(error)
         text = _one_line(error.format_message()).rstrip(".")
         if isinstance(error, click.NoSuchOption) and (hint := option_hint(error)):
             text = f"no such option {error.option_name}{hint}"
@@ -249,14 +249,17 @@ def _sentence(error: BaseException) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {_one_line(str(error))} (--debug shows where)", 1
 
 
-def _name_variable(error: click.UsageError) -> None:
-    """Let an error about a value of the environment name the variable instead of the option."""
+def _about_variable(error: click.UsageError) -> click.UsageError:
+    """Return the error about an option; about its variable if the environment gave the value."""
     if not isinstance(error, click.BadParameter) or error.param_hint is not None:
-        return
-    if error.ctx is None or error.param is None or error.param.name is None:
-        return
-    if error.ctx.get_parameter_source(error.param.name) is ParameterSource.ENVIRONMENT:
-        error.param_hint = f"the environment variable {error.param.envvar}"
+        return error
+    ctx, param = error.ctx, error.param
+    if ctx is None or param is None or param.name is None:
+        return error
+    if ctx.get_parameter_source(param.name) is not ParameterSource.ENVIRONMENT:
+        return error
+    hint = f"the environment variable {param.envvar}"
+    return click.BadParameter(error.message, ctx, param, hint)
 
 
 def _one_line(text: str) -> str:
