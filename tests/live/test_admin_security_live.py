@@ -299,6 +299,9 @@ def test_rules_by_the_command(
     assert len(listed("-u", "erna", count=4)) == 4  # nothing was changed
     assert len(command("delete", *erna, "--execute")) == 2
     assert {one["resource_type"] for one in listed("-u", "erna", count=2)} == {"group"}
+    command("set", "-u", "erna", "-O", "create-tokens", "--token-owner", "fritz")
+    (owner,) = listed("--token-owner", "fritz", count=1)
+    assert (owner["resource_type"], owner["resource_name"]) == ("user", "User:fritz")
     for user in ("erna", "fritz", "*"):
         command("delete", "-u", user, "--execute")
     assert listed(count=0) == []
