@@ -11,8 +11,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trikafka._net.frames import FrameReader
-from trikafka._net.transport import transport_of
+from trikafka._net.transport import FrameReader, transport_of
 from trikafka._wire import _implementation
 from trikafka.errors import DamagedResponseError, ProtocolError
 

@@ -33,12 +33,11 @@ from ..errors.copies import again
 from ..types import Node
 from .connection_state import SASL_REQUESTS, ConnectionState, ConnectionStateMachine
 from .decoding import LARGE, decoded
-from .frames import FrameReader
 from .in_flight import NO_LISTENER, ConnectionListener, ExpiryWatch, InFlightRequest, RequestQueue
 from .misrouting import MisroutingCheck
 from .reasons import waiting_for
 from .session import Authenticate, Session
-from .transport import STREAM_ERRORS, Transport
+from .transport import STREAM_ERRORS, FrameReader, Transport
 
 _MOST_IN_FLIGHT = 100
 _CLOSED = ConnectionError("it was closed")
