@@ -17,8 +17,7 @@ from typing import Any
 import trio
 
 from .._wire import messages
-from .._wire.messages import ApiMessage
-from .._wire.writing import RawRequest
+from .._wire.messages import ApiMessage, RawRequest
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import (

@@ -22,8 +22,8 @@ from kafka.protocol.api_key import ApiKey
 from ..errors import DamagedResponseError
 from . import _implementation
 from ._format import Buffer
+from .messages import Form, RawRequest, RawResponse
 from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint, read_endpoints, read_leader
-from .writing import Form, RawRequest
 
 _FLEXIBLE = 12
 _WITH_IDS = 13
@@ -77,7 +77,7 @@ class FetchedPartition:
 
 
 @dataclass(slots=True)
-class FetchResponse:
+class FetchResponse(RawResponse):
     """A Fetch response: the error and session of the whole, and each partition's part.
 
     Read by :func:`read_fetch_response`.
@@ -95,12 +95,8 @@ class FetchResponse:
     node_endpoints: tuple[NodeEndpoint, ...] = ()
 
     API_KEY = ApiKey.Fetch
+    flexible = _FLEXIBLE
     throttle_position = 0
-
-    @staticmethod
-    def flexible_version_q(version: int) -> bool:
-        """Return whether lengths are compact and tags follow in this version."""
-        return version >= _FLEXIBLE
 
 
 class FetchMessage(RawRequest):
@@ -121,7 +117,6 @@ class FetchMessage(RawRequest):
 
     API_KEY = ApiKey.Fetch
     name = "FetchRequest"
-    flexible = _FLEXIBLE
     response = FetchResponse
     __slots__ = (
         "_forgotten",

@@ -3,6 +3,9 @@
 This module decides which version of a request is used, and turns frames into messages. Any bytes
 that cannot be decoded raise :exc:`~trikafka.errors.DamagedResponseError`. Only ``_net`` encodes
 requests and decodes responses.
+
+The frequent messages are written and read by hand, in ``produce``, ``fetch`` and ``share``. They
+derive from :class:`RawRequest` and :class:`RawResponse`.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from __future__ import annotations
 import re
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.api_key import ApiKey
@@ -29,12 +32,14 @@ from .asking import count_asked, keep_requested, names_something
 from .extra_messages import ApiVersionsRequest, ApiVersionsResponse
 from .reading import MOST_TAGS
 from .releases import needed
-from .writing import RawRequest
 
 __all__ = [
     "ApiMessage",
     "ApiVersionsRequest",
     "EncodedRequest",
+    "Form",
+    "RawRequest",
+    "RawResponse",
     "VersionRanges",
     "api_versions_request",
     "choose_version",
@@ -68,7 +73,12 @@ _OLDEST = {
     ApiKey.ShareAcknowledge: 1,
 }
 
-_INT32 = struct.Struct(">i")
+_HEADER = struct.Struct(">hhi")
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+#: From this size (bytes) on, a copy costs more than a piece of its own.
+_LARGE = 16_384
+#: The compact form of the usual counts.
+_SMALL = [bytes((count + 1,)) for count in range(0x7F)]
 _THROTTLE = "throttle_time_ms"
 #: The sizes (bytes) of the types of single values that always take the same room.
 _FIXED = {
@@ -121,6 +131,129 @@ class EncodedRequest(NamedTuple):
     def frame(self) -> bytes:
         """The request in one piece."""
         return b"".join(self.pieces)
+
+
+class RawResponse:
+    """A response that is read by hand, as far as it looks like kafka-python's."""
+
+    API_KEY: ClassVar[int]
+    #: The first version with compact lengths and tags.
+    flexible: ClassVar[int]
+    #: Where the throttle time stands in the body; ``None``: the decoder of the response reads it.
+    throttle_position: ClassVar[int | None]
+    __slots__ = ()
+
+    @classmethod
+    def flexible_version_q(cls, version: int) -> bool:
+        """Return whether lengths are compact and tags follow in this version."""
+        return version >= cls.flexible
+
+
+class Form(NamedTuple):
+    """The form of a version: how to write a string and a length, and how a structure ends."""
+
+    text: Callable[[str | None], bytes]
+    length: Callable[[int], bytes]
+    tags: bytes
+
+
+class RawRequest:
+    """A request that returns its frame in pieces, and otherwise looks like kafka-python's.
+
+    Subclasses define the class attributes and write their bodies. ``max_version`` is the newest
+    version in which this request can be written, which may depend on its contents.
+    """
+
+    API_KEY: int
+    name: str
+    max_version: int
+    response: type[RawResponse]  #: the class of its responses
+    records: int = 0  #: the number of records in it
+    __slots__ = ()
+
+    def expect_response(self) -> bool:
+        """Return whether the broker responds."""
+        return True
+
+    # A Produce request is mostly record batches, which exist already as bytes. Joining them would
+    # copy a megabyte for each request, and again for each attempt. So the frame is a list: header
+    # and field bytes are joined up to the next large part, and the transport writes the pieces one
+    # after the other. Below ``_LARGE`` a copy is cheaper than another piece to write.
+    def pieces(self, version: int, correlation_id: int, client_id: str) -> list[Buffer]:
+        """Return the whole frame: small parts joined, large ones as they are.
+
+        Large parts must not change until the request is sent.
+        """
+        pieces: list[Buffer] = [
+            b"",
+            _HEADER.pack(self.API_KEY, version, correlation_id),
+            _text(client_id),
+        ]
+        if version >= self.response.flexible:
+            pieces.append(b"\x00")
+            self._write(pieces, version, _COMPACT)
+        else:
+            self._write(pieces, version, _PLAIN)
+        sizes = list(map(len, pieces))
+        pieces[0] = _INT32.pack(sum(sizes))
+        return [b"".join(pieces)] if max(sizes) < _LARGE else _joined(pieces)
+
+    def _write(self, pieces: list[Buffer], version: int, form: Form) -> None:
+        """Add the body to ``pieces``."""
+        raise NotImplementedError
+
+
+def _joined(pieces: list[Buffer]) -> list[Buffer]:
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
+    for piece in pieces:
+        if len(piece) < _LARGE:
+            small.append(piece)
+        else:
+            joined += (b"".join(small), piece)
+            small = []
+    return [*joined, b"".join(small)]
+
+
+@lru_cache(maxsize=1000)
+def _text(value: str | None) -> bytes:
+    """Return a string with its length in 16 bits.
+
+    Cached: the same few names occur again and again.
+    """
+    if value is None:
+        return b"\xff\xff"
+    data = value.encode()
+    return _INT16.pack(len(data)) + data
+
+
+@lru_cache(maxsize=1000)
+def _compact_text(value: str | None) -> bytes:
+    """Return a string with its length in the compact form.
+
+    Cached: the same few names occur again and again.
+    """
+    if value is None:
+        return b"\x00"
+    data = value.encode()
+    return _compact_count(len(data)) + data
+
+
+def _compact_count(count: int) -> bytes:
+    """Return a count or length in the compact form: one more, seven bits a byte."""
+    if count < len(_SMALL):
+        return _SMALL[count]
+    count += 1
+    out = bytearray()
+    while count >= 0x80:
+        out.append(count & 0x7F | 0x80)
+        count >>= 7
+    out.append(count)
+    return bytes(out)
+
+
+_PLAIN = Form(_text, _INT32.pack, b"")
+_COMPACT = Form(_compact_text, _compact_count, b"\x00")
 
 
 def choose_version(

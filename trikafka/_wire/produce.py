@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from kafka.protocol.api_key import ApiKey
 
 from ._format import Buffer
+from .messages import Form, RawRequest, RawResponse
 from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint, read_endpoints, read_leader
-from .writing import Form, RawRequest
 
 _FLEXIBLE = 9
 _INT32 = struct.Struct(">i")
@@ -60,7 +60,7 @@ class ProducedPartition:
         self.current_leader: LeaderIdAndEpoch | None = None
 
 
-class ProduceResponse:
+class ProduceResponse(RawResponse):
     """The response to a Produce request: the answer about each batch, and named leaders' addresses.
 
     The addresses are those of v10 (KIP-951). ``throttle_ms`` is the time (milliseconds) for which
@@ -68,6 +68,7 @@ class ProduceResponse:
     """
 
     API_KEY = ApiKey.Produce
+    flexible = _FLEXIBLE
     throttle_position = None
     __slots__ = ("node_endpoints", "partitions", "throttle_ms")
 
@@ -80,11 +81,6 @@ class ProduceResponse:
         self.partitions = partitions
         self.throttle_ms = throttle_ms
         self.node_endpoints = node_endpoints
-
-    @staticmethod
-    def flexible_version_q(version: int) -> bool:
-        """Return whether lengths are compact and tags follow in this version."""
-        return version >= _FLEXIBLE
 
     @classmethod
     def decode(cls, body: Buffer, *, version: int) -> ProduceResponse:
@@ -116,7 +112,6 @@ class ProduceMessage(RawRequest):
     API_KEY = ApiKey.Produce
     name = "ProduceRequest"
     max_version = 12
-    flexible = _FLEXIBLE
     response = ProduceResponse
     __slots__ = ("_acks", "_timeout_ms", "_topics", "_transactional_id", "records")
 

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from ..errors import DamagedResponseError
 from ._format import Buffer
+from .messages import Form, RawRequest, RawResponse
 from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint
-from .writing import Form, RawRequest
 
 Part = TypeVar("Part")
 #: The epochs of a request that opens a share session, and of one that closes it.
@@ -98,7 +98,7 @@ class ShareFetchedPartition:
 
 
 @dataclass(slots=True)
-class _ShareResponse(Generic[Part]):
+class _ShareResponse(RawResponse, Generic[Part]):
     """The common form of both responses."""
 
     throttle_ms: int
@@ -108,20 +108,14 @@ class _ShareResponse(Generic[Part]):
     partitions: list[Part] = field(default_factory=list)
     node_endpoints: tuple[NodeEndpoint, ...] = ()
 
-    API_KEY: ClassVar[int]
     #: The name of the API, for errors.
     api: ClassVar[str]
     #: The first version with the time of the locks.
     locks_since: ClassVar[int]
     #: The fewest bytes of a partition.
     least: ClassVar[int]
-    #: Where the throttle time stands in the body.
+    flexible = 0
     throttle_position = 0
-
-    @staticmethod
-    def flexible_version_q(version: int) -> bool:
-        """Return whether lengths are compact: they are in every version."""
-        return True
 
     @classmethod
     def decode(cls, body: memoryview, version: int) -> Self:
@@ -269,7 +263,6 @@ class FetchLimits(NamedTuple):
 class _ShareRequest(RawRequest):
     """The common part of both requests: the member, the session's epoch, acknowledgements."""
 
-    flexible = 0
     __slots__ = ("_acknowledgements", "_epoch", "_group", "_member", "_renews", "max_version")
 
     def __init__(
