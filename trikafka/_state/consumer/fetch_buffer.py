@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..._wire.columns import RecordBatch
 from ...config import MemoryBudget
@@ -70,15 +70,13 @@ class CompletedFetch:
         return len(self.records) if self.batch is None else self.batch.nbytes
 
 
+@dataclass(slots=True)
 class _Queue:
     """The fetches of one partition, their bytes, and the broker for which the bytes count."""
 
-    __slots__ = ("fetches", "node", "size")
-
-    def __init__(self, node: int) -> None:
-        self.fetches: deque[CompletedFetch] = deque()
-        self.node = node
-        self.size = 0
+    node: int
+    size: int = 0
+    fetches: deque[CompletedFetch] = field(default_factory=deque)
 
 
 class FetchBuffer:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 from uuid import UUID
@@ -44,44 +45,30 @@ from .partition_state import PartitionState
 _NO_ID = UUID(int=0)
 
 
+@dataclass(slots=True)
 class _Source:
     """The state of fetching one partition: its broker, replica, failures and waits."""
 
-    __slots__ = (
-        "error",
-        "failures",
-        "fetched_at",
-        "first",
-        "leader_epoch",
-        "node",
-        "replica",
-        "replica_until",
-        "resets",
-        "retry_at",
-        "ticket",
-    )
-
-    def __init__(self) -> None:
-        #: The broker whose session has the partition.
-        self.node: int | None = None
-        #: The replica that the leader prefers, until ``replica_until``.
-        self.replica: int | None = None
-        self.replica_until = 0.0
-        #: Failures since the last progress.
-        self.failures = 0
-        #: No fetch before this time, unless ``ticket`` has been overtaken.
-        self.retry_at = 0.0
-        self.ticket = -1
-        #: True while the wait is for a reset.
-        self.resets = False
-        #: The session's first request about the partition. Its response proves that fetching works.
-        self.first = 0
-        #: The time of the last successful fetch before that request.
-        self.fetched_at: float | None = None
-        #: The error of the last fetch, if it failed.
-        self.error: TrikafkaError | None = None
-        #: The epoch in which the position is known to be in the leader's log.
-        self.leader_epoch = -1
+    #: The broker whose session has the partition.
+    node: int | None = None
+    #: The replica that the leader prefers, until ``replica_until``.
+    replica: int | None = None
+    replica_until: float = 0.0
+    #: Failures since the last progress.
+    failures: int = 0
+    #: No fetch before this time, unless ``ticket`` has been overtaken.
+    retry_at: float = 0.0
+    ticket: int = -1
+    #: True while the wait is for a reset.
+    resets: bool = False
+    #: The session's first request about the partition. Its response proves that fetching works.
+    first: int = 0
+    #: The time of the last successful fetch before that request.
+    fetched_at: float | None = None
+    #: The error of the last fetch, if it failed.
+    error: TrikafkaError | None = None
+    #: The epoch in which the position is known to be in the leader's log.
+    leader_epoch: int = -1
 
 
 class PlanActions(NamedTuple):
