@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trikafka import TopicPartition
-from trikafka._state.cluster import ClusterSnapshot, TopicInfo
 from trikafka._state.consumer.assignment import AssignedPartition, Assignment, ChangeCallbacks
 from trikafka._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
 from trikafka._state.consumer.fetch_plan import FetchPlan
+from trikafka.interfaces import ClusterSnapshot, TopicInfo
 from trikafka.types import Node, PartitionInfo
 
 

@@ -9,10 +9,10 @@ import math
 from uuid import UUID
 
 from trikafka import TopicPartition
-from trikafka._state.cluster import ClusterSnapshot, TopicInfo
 from trikafka._state.consumer.assignment import Assignment, ChangeCallbacks, PartitionState
 from trikafka._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
 from trikafka._state.consumer.fetch_plan import FetchPlan
+from trikafka.interfaces import ClusterSnapshot, TopicInfo
 from trikafka.types import Node, PartitionInfo
 
 A, B, C = TPS = [TopicPartition("t", number) for number in range(3)]

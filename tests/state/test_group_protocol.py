@@ -34,9 +34,9 @@ from trikafka._state.assignors import (
 )
 from trikafka._state.assignors.java_order import first_of, map_order, partition_hash, text_hash
 from trikafka._state.assignors.sticky import Claim, encode_claim, read_claim
-from trikafka._state.cluster import ClusterSnapshot, TopicInfo
 from trikafka._state.group.member import MemberIdentity
 from trikafka.config import ConsumerConfig
+from trikafka.interfaces import ClusterSnapshot, TopicInfo
 from trikafka.types import Node, PartitionInfo
 
 RANGE, ROUND, STICKY, COOPERATIVE = (

@@ -29,7 +29,6 @@ from ..._net.interrupts import interrupts_unwrapped
 from ..._net.retry import Retry
 from ..._net.session import CredentialsUnavailableError
 from ..._net.singleflight import SingleFlight, StartSoon
-from ..._state.cluster import ClusterSnapshot, TopicInfo
 from ...config import AdminConfig, ClientConfig
 from ...error_codes import ErrorCode
 from ...errors import (
@@ -44,6 +43,7 @@ from ...errors import (
     from_code,
     topic_error,
 )
+from ...interfaces import ClusterSnapshot, TopicInfo
 from ...types import Node, PartitionInfo, TopicPartition
 from .missing_topics import MissingTopics
 from .recovery import Recovery

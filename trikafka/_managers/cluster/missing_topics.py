@@ -17,8 +17,8 @@ from kafka.protocol.admin import DescribeTopicPartitionsRequest
 
 from ..._net.brokers import Brokers
 from ..._net.singleflight import StartSoon
-from ..._state.cluster import ClusterSnapshot
 from ...errors import TrikafkaError, topic_missing
+from ...interfaces import ClusterSnapshot
 from ...types import Node
 
 #: How many leading characters of a name are taken to be right, how many partitions the page may

@@ -7,8 +7,7 @@ from uuid import UUID
 
 from kafka.protocol.metadata import MetadataRequest
 
-from ..._state.cluster import ClusterSnapshot
-from ...interfaces import MetadataManager
+from ...interfaces import ClusterSnapshot, MetadataManager
 from .metadata import read_metadata
 
 #: The first version of Metadata that can be asked by topic id (KIP-516).

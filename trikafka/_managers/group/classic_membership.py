@@ -25,12 +25,11 @@ from ..._state.assignors import (
     rebalance_protocol,
     transferring_ownership,
 )
-from ..._state.cluster import ClusterSnapshot
 from ..._state.group.member import MemberState
 from ...error_codes import ErrorCode
 from ...errors import DamagedResponseError, PluginError, TrikafkaError, from_code
 from ...errors.peer_text import peer_text
-from ...interfaces import HeartbeatManager
+from ...interfaces import ClusterSnapshot, HeartbeatManager
 from ...types import TopicPartition
 from . import group_messages
 from .group_messages import Joined

@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import partial
 
 from ..._net.gather import with_background
-from ..._state.cluster import ClusterSnapshot
 from ..._state.consumer.subscription import Mode
 from ...error_codes import ErrorCode
 from ...errors import (
@@ -20,6 +19,7 @@ from ...errors import (
     TrikafkaError,
     UnsupportedVersionError,
 )
+from ...interfaces import ClusterSnapshot
 from ..cluster.topic_ids import TopicIds
 from .consumer_heartbeat import ConsumerHeartbeats
 from .membership_base import MembershipBase, MembershipDependencies

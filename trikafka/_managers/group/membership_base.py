@@ -23,7 +23,6 @@ from ..._net.brokers import Brokers, Purpose
 from ..._net.gather import with_background
 from ..._net.in_flight import SILENCE
 from ..._net.signal import Signal
-from ..._state.cluster import ClusterSnapshot
 from ..._state.consumer.subscription import Mode, Subscription
 from ..._state.group.member import Member, MemberState
 from ..._wire.messages import ApiMessage
@@ -39,7 +38,7 @@ from ...errors import (
 )
 from ...errors.peer_text import peer_text
 from ...errors.refusals import may_be_lifted
-from ...interfaces import CoordinatorManager, MetadataManager
+from ...interfaces import ClusterSnapshot, CoordinatorManager, MetadataManager
 from ..cluster.coordinator import Coordinators
 from .join_attempts import JoinAttempts
 from .membership_events import MembershipEvents

@@ -15,11 +15,11 @@ import trio
 
 from ..._net.gather import with_background
 from ..._net.retry import Retry
-from ..._state.cluster import ClusterSnapshot
 from ..._state.consumer.subscription import Mode
 from ..._state.group.member import MemberState
 from ..._state.group.target_assignment import Part, Report, Step, TargetAssignment
 from ...errors import TrikafkaError
+from ...interfaces import ClusterSnapshot
 from ..cluster.topic_ids import TopicIds
 from .membership_base import MembershipDependencies
 

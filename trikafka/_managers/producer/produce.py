@@ -20,7 +20,6 @@ from ..._net.brokers import Brokers
 from ..._net.retry import backoff
 from ..._net.singleflight import StartSoon
 from ..._state.arguments import HeaderPairs
-from ..._state.cluster import ClusterSnapshot
 from ..._state.producer.accumulator import Accumulator, BufferLimits, Partitioner
 from ..._state.producer.batch_completion import OldestBatch
 from ..._state.producer.producer_batch import ProducerBatch
@@ -50,7 +49,7 @@ from ...errors import (
     no_topic,
 )
 from ...hooks import renamed_member
-from ...interfaces import MetadataManager, ProduceManager, TopicInfo
+from ...interfaces import ClusterSnapshot, MetadataManager, ProduceManager, TopicInfo
 from ...types import BrokerLatency, TopicPartition
 from .outcomes import FailureLog, Watch, WatchedCounters, settled
 from .produce_senders import Senders

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol, runtime_checkable
 
+from ...interfaces import ClusterSnapshot
 from ...types import TopicPartition
-from ..cluster import ClusterSnapshot
 
 #: Member id -> its partitions. Every member has an entry, also those without partitions.
 Assignment = dict[str, list[TopicPartition]]

@@ -36,7 +36,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ...errors import TrikafkaError
-from ..cluster import ClusterSnapshot
+from ...interfaces import ClusterSnapshot
 from .assignment import AssignedPartition, Assignment
 from .fetch_buffer import FetchBuffer
 from .fetch_session import FetchSession, Wanted
