@@ -87,6 +87,14 @@ class Outages:
             if number in self._known and away.node is not None
         }
 
+    def described(self) -> dict[Node, str]:
+        """Return since when each broker of :meth:`unreachable` is away, and why."""
+        now = trio.current_time()
+        return {
+            node: f"since {now - away.since:.0f} s: {away.error}"
+            for node, away in self.unreachable().items()
+        }
+
     @property
     def all_away(self) -> bool:
         """True if no broker of the cluster can be reached."""

@@ -88,10 +88,7 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
         if isinstance(each.key, CommittedRecords)
     }
     held = parts.streams.held(now)
-    unreachable = {
-        node: f"since {now - outage.since:.0f} s: {outage.error}"
-        for node, outage in outages.unreachable().items()
-    }
+    unreachable = outages.described()
     fatal = None if parts.group.membership is None else parts.group.membership.fatal
     stopped_by = fatal or (member.hindrance if member.next_attempt > -math.inf else None)
     reasons = list(_reasons(parts, unreachable, fatal, closed=closed))

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import trio
-
 from ..._net.brokers import Brokers
 from ..._state.producer.transaction_state import ProducerTransaction, TransactionState
 from ...config import ProducerConfig
@@ -77,11 +75,8 @@ def producer_health(
     closed: bool,
 ) -> ProducerHealth:
     """Return the health of a producer, for :meth:`trikafka.Producer.health`."""
-    outages, now = brokers.outages, trio.current_time()
-    unreachable = {
-        node: f"since {now - away.since:.0f} s: {away.error}"
-        for node, away in outages.unreachable().items()
-    }
+    outages = brokers.outages
+    unreachable = outages.described()
     throttled = brokers.throttles.now()
     error, oldest = produce.accumulator.last_error, produce.accumulator.oldest()
     reasons = []

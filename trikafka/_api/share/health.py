@@ -95,10 +95,7 @@ def share_health(parts: ShareParts) -> ShareConsumerHealth:
     """Return the health of a share consumer."""
     member, outages = parts.core.member, parts.brokers.outages
     now = trio.current_time()
-    unreachable = {
-        node: f"since {now - outage.since:.0f} s: {outage.error}"
-        for node, outage in outages.unreachable().items()
-    }
+    unreachable = outages.described()
     fatal = parts.membership.fatal
     reasons = tuple(_reasons(parts, unreachable, now))
     return ShareConsumerHealth(
