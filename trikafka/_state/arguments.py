@@ -87,7 +87,8 @@ def _is_number(given: object, most: int) -> bool:
     return isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= most
 
 
-def _most(given: object, most: int = _format.MAX_INT32) -> str:
+def _most(given: object) -> str:
+    most = _format.MAX_INT32
     return f" to {most}" if isinstance(given, int) and given > most else ""
 
 
