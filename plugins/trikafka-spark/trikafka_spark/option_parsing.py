@@ -38,9 +38,9 @@ class QueryOptions:
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._values
 
-    def text(self, name: str, default: str | None = None) -> str | None:
+    def text(self, name: str) -> str | None:
         """Return the option as the job has given it."""
-        return self._values.get(name.lower(), default)
+        return self._values.get(name.lower())
 
     @property
     def kafka(self) -> dict[str, str]:

@@ -202,9 +202,9 @@ class ProducerTransaction:
         ):
             raise self._refusal(call)
 
-    def joining(self, call: Call = "send") -> int:
-        """Check ``call`` as :meth:`check` does; return the number of the transaction it joins."""
-        self.check(call)
+    def joining(self) -> int:
+        """Raise if a send is not legal now; return the number of the transaction that it joins."""
+        self.check("send")
         return self.number
 
     def still(self, number: int) -> None:
