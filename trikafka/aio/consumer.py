@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Self
-
-import trio
 
 from .. import Consumer as _Consumer
 from .. import ConsumerConfig, Record, RecordBatch, SubscriptionPattern, TopicPartition
 from ..interfaces import RebalanceListener
 from ..toolkit import check_timeout
 from ..types import Key, Value
-from .crossing import OpenedClient, cross, on_host
+from .crossing import OpenedClient, on_host
 from .guest import Guest
 from .methods import crossing, direct
 from .streams import PartitionStreams
-from .taking import TURN, ArrowBatches, taken
+from .taking import ArrowBatches, RecordTaker, taken
 
 
 # How a record reaches asyncio
@@ -35,7 +32,7 @@ from .taking import TURN, ArrowBatches, taken
 #
 # So no record is ever in a future. A cancelled task has either taken its record in the step before,
 # or taken nothing.
-class Consumer(OpenedClient, Generic[Key, Value]):
+class Consumer(RecordTaker[Key, Value], OpenedClient):
     """A Kafka consumer for asyncio; made by :func:`trikafka.aio.open_consumer`.
 
     Iterate over it for records, or use :meth:`batches`, :meth:`arrow_batches` or
@@ -44,10 +41,6 @@ class Consumer(OpenedClient, Generic[Key, Value]):
     """
 
     _client: _Consumer[Key, Value]
-
-    def __init__(self, guest: Guest, client: _Consumer[Key, Value]) -> None:
-        super().__init__(guest, client)
-        self._due = 0.0  # the time of the next turn of other tasks
 
     @property
     def config(self) -> ConsumerConfig:
@@ -60,25 +53,6 @@ class Consumer(OpenedClient, Generic[Key, Value]):
         return self._client.cluster_id
 
     # --- receiving ---
-
-    def __aiter__(self) -> AsyncIterator[Record[Key, Value]]:
-        return self
-
-    async def __anext__(self) -> Record[Key, Value]:
-        self._check()
-        if (now := time.perf_counter()) >= self._due:
-            self._due = now + TURN
-            await asyncio.sleep(0)
-        receive = self._client.receive_nowait
-        while True:
-            try:
-                record = receive()
-            except trio.WouldBlock:
-                await cross(self._guest, self._client.wait_receivable)
-                self._due = time.perf_counter() + TURN
-            else:
-                self._guest.wake()
-                return record
 
     async def receive(self) -> Record[Key, Value]:
         """Return the next record; wait until there is one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator
 from functools import partial
@@ -17,7 +16,7 @@ from .. import Record, RecordBatch, TopicPartition
 from ..types import Key, Value
 from .crossing import Client, cross
 from .methods import crossing, direct
-from .taking import TURN, ArrowBatches, taken
+from .taking import ArrowBatches, RecordTaker, taken
 
 
 class PartitionStreams(Generic[Key, Value]):
@@ -54,7 +53,7 @@ class PartitionStreams(Generic[Key, Value]):
         self._found.append(await self._streams.__anext__())
 
 
-class PartitionStream(Client, Generic[Key, Value]):
+class PartitionStream(RecordTaker[Key, Value]):
     """The records of one assigned partition, in order; made by :meth:`Consumer.partitions`.
 
     One task at a time receives from it; iterate over it for records. As
@@ -67,7 +66,6 @@ class PartitionStream(Client, Generic[Key, Value]):
     def __init__(self, consumer: Client, stream: _PartitionStream[Key, Value]) -> None:
         super().__init__(consumer._guest, stream)
         self._consumer = consumer
-        self._due = 0.0  # the time of the next turn of other tasks
 
     def _check(self) -> None:
         self._consumer._check()
@@ -99,28 +97,6 @@ class PartitionStream(Client, Generic[Key, Value]):
         return self._client.owned
 
     # --- receiving ---
-
-    def __aiter__(self) -> AsyncIterator[Record[Key, Value]]:
-        return self
-
-    async def __anext__(self) -> Record[Key, Value]:
-        self._check()
-        if (now := time.perf_counter()) >= self._due:
-            self._due = now + TURN
-            await asyncio.sleep(0)
-        receive = self._client.receive_nowait
-        while True:
-            try:
-                record = receive()
-            except trio.EndOfChannel:
-                raise StopAsyncIteration from None
-            except trio.WouldBlock:
-                if not await cross(self._guest, self._client.wait_receivable):
-                    raise StopAsyncIteration from None
-                self._due = time.perf_counter() + TURN
-            else:
-                self._guest.wake()
-                return record
 
     async def receive(self) -> Record[Key, Value]:
         """Return the next record; wait until there is one.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import trio
 
-from .. import RecordBatch
+from .. import Record, RecordBatch
+from ..types import Key, Value
 from .crossing import Client, cross
+from .guest import Guest
 
 if TYPE_CHECKING:
     import pyarrow
@@ -19,6 +22,36 @@ TURN = 0.001
 #: Chunks smaller than this (rows, on average) are joined: readers of columns pay for each chunk.
 _SMALL_CHUNK = 1024
 T = TypeVar("T")
+
+
+class RecordTaker(Client, Generic[Key, Value]):
+    """A consumer or a stream, iterated over for its records."""
+
+    def __init__(self, guest: Guest, client: Any) -> None:
+        super().__init__(guest, client)
+        self._due = 0.0  # the time of the next turn of other tasks
+
+    def __aiter__(self) -> AsyncIterator[Record[Key, Value]]:
+        return self
+
+    async def __anext__(self) -> Record[Key, Value]:
+        self._check()
+        if (now := time.perf_counter()) >= self._due:
+            self._due = now + TURN
+            await asyncio.sleep(0)
+        receive = self._client.receive_nowait
+        while True:
+            try:
+                record: Record[Key, Value] = receive()
+            except trio.EndOfChannel:  # only a stream ends
+                raise StopAsyncIteration from None
+            except trio.WouldBlock:
+                if not await cross(self._guest, self._client.wait_receivable):
+                    raise StopAsyncIteration from None
+                self._due = time.perf_counter() + TURN
+            else:
+                self._guest.wake()
+                return record
 
 
 async def taken(client: Client, take: Callable[[], T], wait: Callable[[], Awaitable[bool]]) -> T:
