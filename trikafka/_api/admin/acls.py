@@ -11,7 +11,7 @@ from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeA
 from ...config.text import is_utf8
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
 from ..client.option_parsing import is_name
-from .messages import words
+from .messages import collection_of, words
 from .routing import Parts
 
 AclResourceType: TypeAlias = Literal[
@@ -169,7 +169,7 @@ def _check_text(what: str, value: object) -> None:
 def checked_bindings(bindings: Iterable[AclBinding]) -> list[AclBinding]:
     """Return the rules without duplicates. Raises :exc:`ConfigurationError`."""
     # A rule that a broker described may hold "unknown", which has no number to send.
-    found: list[AclBinding] = _checked("bindings", bindings, AclBinding)
+    found = collection_of(AclBinding, "bindings", bindings, bytes, Mapping)
     for one in found:
         for name, allowed in _KINDS.items():
             _check_one_of(name, getattr(one, name), allowed)
@@ -178,7 +178,7 @@ def checked_bindings(bindings: Iterable[AclBinding]) -> list[AclBinding]:
 
 def checked_filters(filters: Iterable[AclFilter]) -> list[AclFilter]:
     """Return the filters without duplicates. Raises :exc:`ConfigurationError`."""
-    return _checked("filters", filters, AclFilter)
+    return collection_of(AclFilter, "filters", filters, bytes, Mapping)
 
 
 def checked_filter(given: AclFilter | None) -> AclFilter:
@@ -186,16 +186,6 @@ def checked_filter(given: AclFilter | None) -> AclFilter:
     if given is not None and not isinstance(given, AclFilter):
         raise ConfigurationError(f"describe_acls takes an AclFilter or None, not {given!r}")
     return given or AclFilter()
-
-
-def _checked(what: str, given: Any, kind: type[Any]) -> list[Any]:
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
-        raise ConfigurationError(f"{what} must be a collection of {kind.__name__}, not {given!r}")
-    found = list(given)
-    for one in found:
-        if not isinstance(one, kind):
-            raise ConfigurationError(f"{what} must hold {kind.__name__}, not {one!r}")
-    return list(dict.fromkeys(found))
 
 
 def describe_request(wanted: AclFilter) -> DescribeAclsRequest:

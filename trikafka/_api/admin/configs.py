@@ -24,7 +24,7 @@ from ...errors import (
     from_code,
     topic_error,
 )
-from .messages import named
+from .messages import collection_of, named
 from .routing import Parts, Place, Routing
 from .types import config_text
 
@@ -166,17 +166,11 @@ Changes: TypeAlias = dict[ConfigResource, dict[str, ConfigChange]]
 
 def checked_resources(resources: Iterable[ConfigResource]) -> list[ConfigResource]:
     """Return the resources, each once. Raises :exc:`ConfigurationError`."""
-    if isinstance(resources, str | ConfigResource) or not isinstance(resources, Iterable):
-        raise ConfigurationError(
-            f"resources must be a collection of ConfigResource, not {resources!r}"
-        )
-    found = list(resources)
+    found = collection_of(ConfigResource, "resources", resources)
     for one in found:
-        if not isinstance(one, ConfigResource):
-            raise ConfigurationError(f"resources must hold ConfigResource, not {one!r}")
         if one.type == _UNKNOWN:
             raise ConfigurationError(f"this release does not know what {one.name!r} is")
-    return list(dict.fromkeys(found))
+    return found
 
 
 def checked_changes(changes: Mapping[ConfigResource, Mapping[str, ConfigValue]]) -> Changes:

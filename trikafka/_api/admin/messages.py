@@ -6,7 +6,7 @@ Pure functions; the admin client does the I/O.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from kafka.protocol.metadata import MetadataRequest
@@ -36,8 +36,30 @@ from ...types import (
 from ..client.option_parsing import is_name
 from .types import CreatedTopic, GroupListing, ListedOffset, NewTopic
 
+T = TypeVar("T")
 #: The version of DeleteTopics that takes ids.
 _SINCE_TOPIC_IDS = 6
+
+
+def collection_of(kind: type[T], what: str, given: Any, *refused: type) -> list[T]:
+    """Return the values of an argument that takes a collection of ``kind``, each once.
+
+    Args:
+        kind: The class of the values.
+        what: The name of the argument.
+        given: The argument.
+        refused: Kinds of collections that are no answer here. A text never is.
+
+    Raises:
+        ConfigurationError: The argument is no collection, or has something else in it.
+    """
+    if isinstance(given, (str, *refused)) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"{what} must be a collection of {kind.__name__}, not {given!r}")
+    found = list(given)
+    for one in found:
+        if not isinstance(one, kind):
+            raise ConfigurationError(f"{what} must hold {kind.__name__}, not {one!r}")
+    return list(dict.fromkeys(found))
 
 
 def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:

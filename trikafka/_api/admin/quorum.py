@@ -19,7 +19,7 @@ from ..._wire.extra_messages import (
 )
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
 from ..client.option_parsing import is_name
-from .messages import number_or_none, words
+from .messages import collection_of, number_or_none, words
 
 _TOPIC = "__cluster_metadata"
 
@@ -134,17 +134,10 @@ def directory_text(number: uuid.UUID | None) -> str | None:
 
 def checked_endpoints(endpoints: Iterable[VoterEndpoint]) -> list[VoterEndpoint]:
     """Return the checked addresses of a controller. Raises :exc:`ConfigurationError`."""
-    if isinstance(endpoints, str | bytes | VoterEndpoint) or not isinstance(endpoints, Iterable):
-        raise ConfigurationError(
-            f"endpoints must be a collection of VoterEndpoint, not {endpoints!r}"
-        )
-    found = list(endpoints)
-    for one in found:
-        if not isinstance(one, VoterEndpoint):
-            raise ConfigurationError(f"endpoints must hold VoterEndpoint, not {one!r}")
+    found = collection_of(VoterEndpoint, "endpoints", endpoints, bytes)
     if not found:
         raise ConfigurationError("a voter needs at least one VoterEndpoint")
-    return list(dict.fromkeys(found))
+    return found
 
 
 def describe_request() -> DescribeQuorumRequest:
