@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..._wire import _implementation
 from ..._wire._format import HEADER_SIZE as BATCH_OVERHEAD
@@ -41,13 +41,13 @@ from .buffer_pool import BufferPool, Waiter
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
 from .sequences import ProducerIdentity, ProducerState
-from .table_rows import RowGroup, Taken
 from .topic_queues import (
     PRODUCER_ID,
     BlockedSince,
     Partitioner,
     Partitioning,
     Queues,
+    RowGroup,
     TopicQueues,
     not_added,
 )
@@ -85,6 +85,18 @@ class BufferLimits:
     def table_batch(self) -> int:
         """The size up to which rows of a table fill a batch."""
         return max(self.batch_size, min(self.max_request_size, TABLE_BATCH))
+
+
+class Taken(NamedTuple):
+    """The rows of a table that went into one batch.
+
+    ``first`` is the index of the first of them in the batch, ``next`` the position in the table
+    from which to continue.
+    """
+
+    batch: ProducerBatch
+    first: int
+    next: int
 
 
 class Accumulator(Generic[Ack]):

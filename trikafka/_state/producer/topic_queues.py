@@ -9,7 +9,7 @@ import random
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..._wire import _implementation
 from ..._wire.columns import Columns, RecordBatch
@@ -21,12 +21,12 @@ from ..._wire.partitioning import (
     partition_columns,
     partition_for_key,
 )
+from ..._wire.records import BatchEncoder
 from ...errors import ConfigurationError
 from ...types import TopicPartition
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
 from .sequences import ProducerState
-from .table_rows import RowGroup
 
 #: The obstacles to sending batches, and since when each exists. An obstacle is a broker (its id)
 #: that is not connected, or has as many requests in flight as allowed; a partition without a known
@@ -63,6 +63,26 @@ class Partitioning:
     #: Returns whether a broker is in the producer's rack (KIP-1123); None: racks do not matter.
     is_in_rack: Callable[[int], bool] | None = None
     random: random.Random = field(default_factory=random.Random)
+
+
+class RowGroup(NamedTuple):
+    """Rows of some columns, in order, for one partition.
+
+    The row numbers are ``rows[start:stop]``, or without ``rows`` the positions from ``start`` to
+    ``stop``. ``partition`` is ``None`` for rows without a key, if none of the columns' rows has
+    one: each batch of them may go to another partition.
+    """
+
+    partition: int | None
+    rows: memoryview | None
+    start: int
+    stop: int
+
+    def put(self, encoder: BatchEncoder, columns: Columns, start: int, max_size: int) -> int:
+        """Encode rows from ``start`` on until ``max_size`` is reached; return where to go on."""
+        return encoder.extend_columns(
+            columns, rows=self.rows, start=start, stop=self.stop, max_size=max_size
+        )
 
 
 class TopicQueues:
