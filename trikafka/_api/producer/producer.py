@@ -18,8 +18,8 @@ from ..._managers.producer.transaction_signals import ProducerTransactionSignals
 from ..._net.deadlines import GRACE, RunningCall, check_timeout, run_call
 from ..._net.signal import Signal
 from ..._state.arguments import HeaderPairs, check_target
-from ..._state.producer.accumulator import Partitioner
 from ..._state.producer.producer_batch import ProducerBatch
+from ..._state.producer.topic_queues import Partitioner
 from ..._state.producer.transaction_state import ProducerTransaction
 from ..._wire.partitioning import KEY_RULES
 from ...config import ProducerConfig

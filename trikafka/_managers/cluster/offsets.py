@@ -155,6 +155,3 @@ class Offsets:
             timeout_ms=30_000,
             **({"min_version": oldest} if oldest else {}),
         )
-
-
-__all__ = ["Found", "OffsetSpec", "Offsets"]

@@ -52,9 +52,6 @@ from .topic_queues import (
     not_added,
 )
 
-__all__ = ["Accumulator", "Counters", "BufferLimits", "Partitioner"]
-
-
 Ack = TypeVar("Ack")
 #: The size up to which rows of a table fill a batch, unless ``batch_size`` is larger. From here on
 #: the fixed cost of a batch is not noticeable, while a broker's work for a record grows with the
