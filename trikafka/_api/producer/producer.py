@@ -19,7 +19,6 @@ from ..._net.deadlines import GRACE, RunningCall, check_timeout, run_call
 from ..._net.signal import Signal
 from ..._state.arguments import HeaderPairs, check_target
 from ..._state.producer.producer_batch import ProducerBatch
-from ..._state.producer.topic_queues import Partitioner
 from ..._state.producer.transaction_state import ProducerTransaction
 from ..._wire.partitioning import KEY_RULES
 from ...config import ProducerConfig
@@ -34,7 +33,7 @@ from ...errors import (
     TrikafkaError,
 )
 from ...hooks import first_answer
-from ...interfaces import ProducerContext, TransactionManager
+from ...interfaces import Partitioner, ProducerContext, TransactionManager
 from ...types import (
     BrokerLatency,
     BrokerThrottle,

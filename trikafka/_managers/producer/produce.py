@@ -30,7 +30,7 @@ from ..._state.producer.sequences import (
     ProducerState,
     Transactional,
 )
-from ..._state.producer.topic_queues import Partitioner, RowGroup
+from ..._state.producer.topic_queues import RowGroup
 from ..._state.producer.transaction_state import ProducerTransaction
 from ..._state.producer.unknown_topics import UnknownTopics
 from ..._state.telemetry.metrics import Meter
@@ -49,7 +49,7 @@ from ...errors import (
     no_topic,
 )
 from ...hooks import renamed_member
-from ...interfaces import ClusterSnapshot, MetadataManager, ProduceManager, TopicInfo
+from ...interfaces import ClusterSnapshot, MetadataManager, Partitioner, ProduceManager, TopicInfo
 from ...types import BrokerLatency, TopicPartition
 from .outcomes import FailureLog, Watch, WatchedCounters, settled
 from .produce_senders import Senders

@@ -34,6 +34,7 @@ from ..._wire.partitioning import BY_MURMUR2, KeyRule
 from ..._wire.records import BatchEncoder
 from ...config.whole import whole
 from ...errors import RecordTooLargeError
+from ...interfaces import Partitioner
 from ...types import Headers, UnsentRecord
 from ..arguments import HeaderPairs, as_bytes, check_headers, check_target, check_timestamp
 from .batch_completion import BatchCompletion, Counters, OldestBatch
@@ -44,7 +45,6 @@ from .sequences import ProducerIdentity, ProducerState
 from .topic_queues import (
     PRODUCER_ID,
     BlockedSince,
-    Partitioner,
     Partitioning,
     Queues,
     RowGroup,

@@ -23,6 +23,7 @@ from ..._wire.partitioning import (
 )
 from ..._wire.records import BatchEncoder
 from ...errors import ConfigurationError
+from ...interfaces import Partitioner
 from ...types import TopicPartition
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
@@ -34,9 +35,6 @@ from .sequences import ProducerState
 BlockedSince: TypeAlias = dict[Hashable, float]
 #: The obstacle of batches of every broker that wait for a producer id.
 PRODUCER_ID = "producer id"
-#: ``(topic, key, partition numbers) -> number``: chooses for records without an explicit partition.
-#: The producer checks the number (``guarded_partitioner``).
-Partitioner = Callable[[str, bytes | None, Sequence[int]], int]
 
 
 def not_added(place: TopicPartition) -> tuple[str, TopicPartition]:
@@ -51,7 +49,8 @@ def not_added(place: TopicPartition) -> tuple[str, TopicPartition]:
 class Partitioning:
     """The settings by which a producer chooses partitions.
 
-    ``stick_for``: bytes after which keyless records go to another partition.
+    ``stick_for``: bytes after which keyless records go to another partition. The producer checks
+    the numbers that ``partitioner`` returns (``guarded_partitioner``).
     """
 
     stick_for: int
