@@ -35,7 +35,7 @@ from trikafka._wire._fallback_sharing import (
     OpenEntry,
 )
 from trikafka._wire._format import Buffer, Section
-from trikafka.types import Headers, Record, TimestampType
+from trikafka.types import AnyRecord, Headers, Record, TimestampType
 
 if TYPE_CHECKING:
     from trikafka._wire._columns import Columns
@@ -314,7 +314,7 @@ def _headers_of(columns: Any, index: int) -> Headers:
 
 def make_records(
     columns: Columns, topic: str, partition: int, start: int, stop: int
-) -> list[Record]:
+) -> list[AnyRecord]:
     """Return ``Record`` objects of the rows from ``start`` to ``stop``."""
     c = columns
     return [
@@ -332,7 +332,7 @@ def make_records(
     ]
 
 
-def iterate(columns: Columns, topic: str, partition: int) -> Iterator[Record]:
+def iterate(columns: Columns, topic: str, partition: int) -> Iterator[AnyRecord]:
     """Return an iterator over ``Record`` objects of all rows, made on demand."""
     for start in range(0, columns.count, _CHUNK):
         yield from make_records(

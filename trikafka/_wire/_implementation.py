@@ -16,135 +16,14 @@ import importlib
 import os
 import warnings
 import zipimport
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
-from trikafka._wire._format import Buffer, Fields, Section
 from trikafka.errors import CompiledPartWarning
-from trikafka.types import AnyRecord
-
-if TYPE_CHECKING:
-    from trikafka._wire._columns import Columns
-    from trikafka._wire._fallback import BatchEncoder
-    from trikafka._wire._fallback_iterating import Cursor, RecordIterator
-    from trikafka._wire._fallback_producing import (
-        Appender,
-        BufferMemory,
-        DeliveryHandle,
-        OpenBatches,
-    )
-    from trikafka._wire._fallback_sharing import (
-        AcquiredStates,
-        BufferFront,
-        DeliveryIterator,
-        HeldRecords,
-        HoldingCounts,
-        OpenEntry,
-    )
 
 
-class Implementation(Protocol):
-    """The interface of both modules; ``_fallback`` documents it."""
-
-    @property
-    def BatchEncoder(self) -> type[BatchEncoder]: ...
-    def walk(
-        self,
-        data: Buffer,
-        start: int,
-        position: int,
-        *,
-        check_crcs: bool,
-        most: int,
-        committed: bool,
-        first_abort: int | None,
-        aborting: Collection[int],
-    ) -> tuple[int, int, int, int, Any]: ...
-    def fill(self, sections: Sequence[Section]) -> tuple[Fields, int, int]: ...
-    def end_of_batches(self, records: Buffer, start: int) -> int | None: ...
-    def make_records(
-        self, columns: Columns, topic: str, partition: int, start: int, stop: int
-    ) -> list[AnyRecord]: ...
-    def iterate(self, columns: Columns, topic: str, partition: int) -> Iterator[AnyRecord]: ...
-    def writable_memory(self, size: int) -> memoryview: ...
-    def free_memory(self) -> int: ...
-    def trim_memory(self, at_once: bool = False) -> None: ...
-    def murmur2(self, data: Buffer) -> int: ...
-    def hash_key(self, kind: int, data: Buffer) -> int: ...
-    def partition_columns(
-        self,
-        key_offsets: Buffer,
-        key_data: Buffer,
-        key_validity: Buffer | None,
-        n_partitions: int,
-        explicit: Buffer | None = None,
-        keyless: int = -1,
-        kind: int = 0,
-        shortest: int = 0,
-    ) -> memoryview: ...
-    def group_rows(
-        self, partitions: Buffer, n_partitions: int
-    ) -> tuple[memoryview, memoryview]: ...
-    def find_unfit(self, columns: Columns, largest: int) -> tuple[int, int] | None: ...
-    def render_rows(
-        self,
-        columns: Columns,
-        start: int,
-        stop: int,
-        parts: Sequence[tuple[int, bytes]],
-        null: bytes,
-        into: bytearray,
-        most: int,
-    ) -> tuple[int, memoryview]: ...
-    def split_lines(
-        self, data: Buffer, delimiter: bytes | None, empty_is_null: bool
-    ) -> tuple[
-        int, tuple[memoryview, bytes, bytes] | None, tuple[memoryview, bytes, bytes] | None
-    ]: ...
-    def split_json_lines(
-        self, data: Buffer, one_topic: bool
-    ) -> (
-        tuple[
-            int,
-            str | None,
-            tuple[memoryview, bytes, bytes] | None,
-            tuple[memoryview, bytes, bytes] | None,
-            memoryview | None,
-            memoryview | None,
-            tuple[memoryview, tuple[memoryview, bytes, bytes], tuple[memoryview, bytes, bytes]]
-            | None,
-        ]
-        | None
-    ): ...
-    @property
-    def Cursor(self) -> type[Cursor]: ...
-    @property
-    def RecordIterator(self) -> type[RecordIterator]: ...
-    @property
-    def Appender(self) -> type[Appender]: ...
-    @property
-    def BufferMemory(self) -> type[BufferMemory]: ...
-    @property
-    def DeliveryHandle(self) -> type[DeliveryHandle]: ...
-    @property
-    def OpenBatches(self) -> type[OpenBatches]: ...
-    @property
-    def AcquiredStates(self) -> type[AcquiredStates]: ...
-    @property
-    def BufferFront(self) -> type[BufferFront]: ...
-    @property
-    def DeliveryIterator(self) -> type[DeliveryIterator]: ...
-    @property
-    def HeldRecords(self) -> type[HeldRecords]: ...
-    @property
-    def HoldingCounts(self) -> type[HoldingCounts]: ...
-    @property
-    def OpenEntry(self) -> type[OpenEntry]: ...
-
-
-def _load(name: str) -> Implementation:
+def _load(name: str) -> Any:
     module = {"native": "trikafka._wire._native", "pure": "trikafka._wire._fallback"}[name]
-    return cast(Implementation, importlib.import_module(module))
+    return importlib.import_module(module)
 
 
 def available() -> tuple[str, ...]:
@@ -200,15 +79,19 @@ _warned = False
 #: The reason why the compiled part is not in use; ``None``: it is in use.
 missing: str | None = None
 name_in_use = "pure"
-current: Implementation
-if os.environ.get("TRIKAFKA_PURE") != "1":
+if TYPE_CHECKING:
+    # Type checkers see the one of the two modules that has types.
+    from trikafka._wire import _fallback
+
+    current = _fallback
+elif os.environ.get("TRIKAFKA_PURE") == "1":
+    current = _load("pure")
+    missing = "TRIKAFKA_PURE=1 is in the environment"
+    _warned = True
+else:
     try:
         current = _load("native")
         name_in_use = "native"
     except ImportError as error:
         current = _load("pure")
         missing = _why(error)
-else:
-    current = _load("pure")
-    missing = "TRIKAFKA_PURE=1 is in the environment"
-    _warned = True
