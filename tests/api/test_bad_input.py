@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,24 @@ async def test_numbers_of_other_kinds_are_offsets(autojump_clock: Clock) -> None
             assert at.offset == 0
             with pytest.raises(ConfigurationError, match="an offset must be a whole number"):
                 consumer.seek(T0, numpy.float64(1))
+
+
+async def test_times_of_other_kinds_are_explained(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        cluster.append("t", 0, [b"0"])
+        async with trikafka.open_consumer(group_id="g", **given) as consumer:
+            consumer.assign([T0])
+            for when in (datetime(2026, 1, 31, tzinfo=UTC), pandas.Timestamp("2026-01-31")):
+                wrong: Any = {T0: when}
+                with pytest.raises(ConfigurationError, match=r"int\(when\.timestamp\(\) \* 1000\)"):
+                    await consumer.offsets_for_times(wrong)
+            seconds: Any = {T0: 1.5}
+            with pytest.raises(ConfigurationError, match=r"int\(time\.time\(\) \* 1000\)"):
+                await consumer.offsets_for_times(seconds)
+            found: Any = (await consumer.offsets_for_times({T0: 0}))[T0]
+            with pytest.raises(ConfigurationError, match="; pass its offset"):
+                consumer.seek(T0, found)
 
 
 class _Whole:

@@ -184,6 +184,18 @@ def test_coordinator_errors_refresh_it() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("code", "setting"),
+    [
+        (ErrorCode.INVALID_TIMESTAMP, "message.timestamp.after.max.ms"),
+        (ErrorCode.INVALID_SESSION_TIMEOUT, "group.max.session.timeout.ms"),
+        (ErrorCode.OFFSET_METADATA_TOO_LARGE, "offset.metadata.max.bytes"),
+    ],
+)
+def test_limit_is_named_by_its_setting(code: ErrorCode, setting: str) -> None:
+    assert setting in str(from_code(code))
+
+
 def test_unknown_code_is_named_by_its_number() -> None:
     """An error with such a code is not retriable."""
     error = from_code(9999)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
+import numpy
 import pytest
 import trio
 from producing import fill, opened, ready, values
@@ -23,6 +29,13 @@ from trikafka.errors import AuthorizationError
 from trikafka.testing import ScriptedCluster
 
 Way = Callable[..., Any]
+
+
+@dataclass
+class Order:
+    """A value that a program forgot to encode."""
+
+    number: int
 
 
 async def send_nowait(producer: Producer, *record: Any, **fields: Any) -> None:
@@ -83,7 +96,42 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
         TypeError,
         r"key must be bytes-like or None, not float; encode it first, such as key=str\(key\)",
     ),
-    (("t", True), {}, TypeError, "value must be bytes-like or None, not bool$"),
+    (("t", True), {}, TypeError, "value must be bytes-like or None, not bool; encode it first$"),
+    (("t", UUID(int=1)), {}, TypeError, "value must be .* not UUID; encode it first$"),
+    (
+        ("t", Order(5)),
+        {},
+        TypeError,
+        r"value must be .* not Order; encode it first, such as "
+        r"value=json\.dumps\(dataclasses\.asdict\(value\)\)\.encode\(\)",
+    ),
+    # Their memory: eight bytes instead of digits, addresses instead of objects.
+    (
+        ("t", b"v"),
+        {"key": numpy.int64(5)},
+        TypeError,
+        r"key must be .* not int64; encode it first, such as key=str\(key\)\.encode\(\)",
+    ),
+    (("t", numpy.array(0.5)), {}, TypeError, "value must be .* not ndarray; encode it first"),
+    (("t", numpy.array([b"v"], object)), {}, TypeError, "value must be .* not ndarray; encode it"),
+    (
+        ("t", memoryview(numpy.array([b"v"], object))),
+        {},
+        TypeError,
+        "value must be .* not memoryview; encode it first",
+    ),
+    (
+        ("t", numpy.zeros(1, [("Order", "i4"), ("what", object)])),
+        {},
+        TypeError,
+        "value must be .* not ndarray; encode it first",
+    ),
+    (
+        ("t", b"v"),
+        {"headers": [("a", numpy.bool_(True))]},
+        TypeError,
+        r"header value must be .* not bool.*; encode it first, such as str\(value\)",
+    ),
     (
         ("t", b"v"),
         {"headers": [("a", 5)]},
@@ -94,6 +142,18 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     (("t", b"v"), {"headers": {"a": b"b"}}, TypeError, "headers must be pairs"),
     (("t", b"v"), {"timestamp": -1}, ConfigurationError, "timestamp must be milliseconds"),
     (("t", b"v"), {"timestamp": True}, ConfigurationError, "timestamp must be milliseconds"),
+    (
+        ("t", b"v"),
+        {"timestamp": 1.7e12},
+        ConfigurationError,
+        r"at least 0, not 1700000000000\.0; a whole number is int\(time\.time\(\) \* 1000\)",
+    ),
+    (
+        ("t", b"v"),
+        {"timestamp": datetime(2026, 1, 31, tzinfo=UTC)},
+        ConfigurationError,
+        r"not datetime\..*; of a datetime these are int\(when\.timestamp\(\) \* 1000\)",
+    ),
     (("t", b"x" * 1_048_577), {}, RecordTooLargeError, "max_request_size"),
 ]
 
@@ -237,6 +297,10 @@ async def test_bytes_like_values_and_keys_are_sent(known: bool, autojump_clock: 
         pa.scalar("3"),
         pa.scalar(b"4", pa.large_binary()),
         memoryview(b"56")[::2],
+        numpy.bytes_(b"6"),
+        numpy.array([b"7", b"8"])[:1],
+        array("B", b"8"),
+        ctypes.c_char(b"9"),
     ]
     null = pa.scalar(None, pa.binary())
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
@@ -246,7 +310,8 @@ async def test_bytes_like_values_and_keys_are_sent(known: bool, autojump_clock: 
             await producer.send("t", value, key=value, headers=[("h", bytes(2)), ("n", None)])
         await producer.send("t", null, key=null)
         found = cluster.records("t", 0)
-        assert [record.value for record in found] == [b"0", b"1", b"2", b"3", b"4", b"5", None]
-        assert [record.key for record in found] == [b"0", b"1", b"2", b"3", b"4", b"5", None]
+        digits = [b"%d" % digit for digit in range(10)]
+        assert [record.value for record in found] == [*digits, None]
+        assert [record.key for record in found] == [*digits, None]
         with pytest.raises(TypeError, match="value must be bytes-like or None, not Int64Scalar"):
             await producer.send("t", pa.scalar(5))

@@ -16,6 +16,9 @@ from ..types import AnyRecord, GroupMetadata, OffsetAndMetadata, Record, TopicPa
 
 #: The largest number of bytes that a string in a request may have.
 _LONGEST_NOTE = 2**15 - 1
+#: NumPy's kinds of types that are numbers: truth values, integers with and without a sign, reals,
+#: complex ones.
+_NUMBERS = ("b", "i", "u", "f", "c")
 #: Headers as callers pass them: pairs of a name and a value.
 HeaderPairs = Sequence[tuple[str, bytes | None]]
 #: What can be committed: offsets of the next records to process, or processed records.
@@ -104,20 +107,41 @@ def as_bytes(what: str, data: object) -> bytes | None:
         if hasattr(data, "as_buffer"):  # an Arrow scalar
             data = data.as_buffer()
             return None if data is None else bytes(memoryview(data))  # type: ignore[arg-type]
-        return bytes(memoryview(data))  # type: ignore[arg-type]
+        view = memoryview(data)  # type: ignore[arg-type]
+        if not _has_other_content(data, view):
+            return bytes(view)
     except (TypeError, ValueError):  # ValueError: a memoryview that was released
-        raise TypeError(
-            f"{what} must be bytes-like or None, not {type(data).__name__}{_cure(what, data)}"
-        ) from None
+        pass
+    raise TypeError(
+        f"{what} must be bytes-like or None, not {type(data).__name__}{_cure(what, data)}"
+    )
+
+
+# NumPy lends the memory of everything that it has. A key of pandas that is a number would be
+# written as its eight bytes in memory, where a program means its digits. An array of objects has
+# addresses, which mean nothing to a reader. Arrays of numbers are bytes, as those of other
+# libraries are.
+def _has_other_content(data: object, view: memoryview) -> bool:
+    """Return whether the memory of ``data`` is not what its user means: see above."""
+    has_objects = view.format == "O" or getattr(getattr(data, "dtype", None), "hasobject", False)
+    return has_objects or _is_number_of_numpy(data)
+
+
+def _is_number_of_numpy(data: object) -> bool:
+    kind = getattr(getattr(data, "dtype", None), "kind", "")
+    return kind in _NUMBERS and getattr(data, "ndim", None) == 0
 
 
 def _cure(what: str, data: object) -> str:
     name, to = (what, f"{what}=") if what.isidentifier() else ("value", "")  # of a header
+    such = ""
     if isinstance(data, dict | list | tuple):
-        return f"; encode it first, such as {to}json.dumps({name}).encode()"
-    return (
-        f"; encode it first, such as {to}str({name}).encode()" if type(data) in (int, float) else ""
-    )
+        such = f", such as {to}json.dumps({name}).encode()"
+    elif hasattr(type(data), "__dataclass_fields__"):
+        such = f", such as {to}json.dumps(dataclasses.asdict({name})).encode()"
+    elif type(data) in (int, float) or _is_number_of_numpy(data):
+        such = f", such as {to}str({name}).encode()"
+    return f"; encode it first{such}"
 
 
 def check_headers(headers: HeaderPairs) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
@@ -179,8 +203,18 @@ def check_timestamp(timestamp: object) -> int:
     if type(timestamp) is not int or not 0 <= timestamp <= _format.MAX_TIMESTAMP:
         raise ConfigurationError(
             f"timestamp must be milliseconds since the epoch, at least 0, not {timestamp!r}"
+            f"{_milliseconds(timestamp)}"
         )
     return timestamp
+
+
+def _milliseconds(given: object) -> str:
+    """Return how to make milliseconds of a time of another kind; empty if that is not known."""
+    if isinstance(given, float):
+        return "; a whole number is int(time.time() * 1000)"
+    if callable(getattr(given, "timestamp", None)):  # datetime's, and those of other libraries
+        return "; of a datetime these are int(when.timestamp() * 1000)"
+    return ""
 
 
 def topic_names(topics: Iterable[str]) -> list[str]:
@@ -254,7 +288,9 @@ def position_to_seek(given: OffsetAndMetadata | int) -> tuple[int, int | None]:
         offset, epoch = given.offset, given.leader_epoch
     offset, epoch = whole(offset), whole(epoch)
     if not _is_number(offset, _format.MAX_INT64):
-        raise ConfigurationError(f"an offset must be a whole number from 0, not {offset!r}")
+        # A result of offsets_for_times, or a record.
+        inside = "; pass its offset" if hasattr(offset, "offset") else ""
+        raise ConfigurationError(f"an offset must be a whole number from 0, not {offset!r}{inside}")
     if epoch is not None and not _is_number(epoch, _format.MAX_INT32):
         raise ConfigurationError(
             f"a leader epoch must be a whole number from 0, or None, not {epoch!r}"
@@ -277,7 +313,7 @@ def times_to_find(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, i
         if not _is_number(time, _format.MAX_INT64):
             raise ConfigurationError(
                 f"the time for {tp} must be milliseconds since the epoch, at least 0, not "
-                f"{timestamp!r}"
+                f"{timestamp!r}{_milliseconds(timestamp)}"
             )
         found[checked_partition(tp)] = time
     return found

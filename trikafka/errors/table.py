@@ -80,7 +80,9 @@ _TABLE: dict[int, _Row] = {
         "the broker refused records larger than its max.message.bytes", MessageTooLargeError
     ),
     _E.STALE_CONTROLLER_EPOCH: _Row("the controller moved"),
-    _E.OFFSET_METADATA_TOO_LARGE: _Row("the metadata string of the committed offset is too long"),
+    _E.OFFSET_METADATA_TOO_LARGE: _Row(
+        "the note beside the committed offset is longer than the broker's offset.metadata.max.bytes"
+    ),
     _E.NETWORK_EXCEPTION: _Row("the broker lost a connection of its own", _B, _R, _M),
     _E.COORDINATOR_LOAD_IN_PROGRESS: _Row("the coordinator is loading", CoordinatorError, _R),
     _E.COORDINATOR_NOT_AVAILABLE: _Row(
@@ -104,13 +106,19 @@ _TABLE: dict[int, _Row] = {
     ),
     _E.INVALID_GROUP_ID: _Row("the group id is not valid"),
     _E.UNKNOWN_MEMBER_ID: _Row("the group does not know this member", MemberFencedError),
-    _E.INVALID_SESSION_TIMEOUT: _Row("session_timeout_ms is outside the broker's limits"),
+    _E.INVALID_SESSION_TIMEOUT: _Row(
+        "session_timeout_ms is outside the broker's limits, group.min.session.timeout.ms and "
+        "group.max.session.timeout.ms"
+    ),
     _E.REBALANCE_IN_PROGRESS: _Row("the group rebalances", RebalanceInProgressError),
     _E.INVALID_COMMIT_OFFSET_SIZE: _Row("the committed offset's metadata is too large"),
     _E.TOPIC_AUTHORIZATION_FAILED: _Row("not authorized for the topic", AuthorizationError),
     _E.GROUP_AUTHORIZATION_FAILED: _Row("not authorized for the group", AuthorizationError),
     _E.CLUSTER_AUTHORIZATION_FAILED: _Row("not authorized for the cluster", AuthorizationError),
-    _E.INVALID_TIMESTAMP: _Row("a record's timestamp is out of the allowed range"),
+    _E.INVALID_TIMESTAMP: _Row(
+        "a record's timestamp, in milliseconds, is further from now than the topic's "
+        "message.timestamp.before.max.ms or message.timestamp.after.max.ms"
+    ),
     _E.UNSUPPORTED_SASL_MECHANISM: _Row(
         "the broker does not offer this SASL mechanism", AuthenticationError
     ),
