@@ -43,6 +43,34 @@ async def test_out_of_range_has_the_log_ends(autojump_clock: Clock) -> None:
             assert (error.partition, error.offset, error.log_start, error.log_end) == (T0, 99, 2, 7)
 
 
+async def test_reset_out_of_range_is_a_warning(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention was quicker than the program: records are lost, and no call raises."""
+    async with (
+        cluster_of(records=6) as cluster,
+        consumer_of(cluster, auto_offset_reset="latest") as consumer,
+    ):
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        assert await values(consumer, 1) == [b"0"]
+        cluster.append("t", 0, [b"6"])
+        cluster.delete_records("t", 0, 4)
+        consumer.seek(T0, 1)
+        with trio.fail_after(5):
+            assert not await consumer.receive_batch(timeout=4)
+        assert await consumer.position(T0) == 7
+    lines = [record for record in caplog.records if record.name == "trikafka.fetch"]
+    assert [(line.levelname, line.getMessage()) for line in lines] == [
+        (
+            "WARNING",
+            "t-0: offset 1 is outside the log, which held the offsets 0 to 6 when it was last "
+            "fetched: going to latest (auto_offset_reset), which skips the records in between, or "
+            "reads them again",
+        )
+    ]
+
+
 async def test_out_of_range_without_fetch_has_no_ends(autojump_clock: Clock) -> None:
     async with (
         cluster_of(records=3) as cluster,

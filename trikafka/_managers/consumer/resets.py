@@ -29,27 +29,32 @@ class Resets:
     def out_of_range(
         self, partition: AssignedPartition, cause: TrikafkaError | None = None
     ) -> None:
-        """Handle an offset outside the log."""
+        """Handle an offset outside the log.
+
+        A reset may skip records that were never read: it is a WARNING, as that of a truncated log.
+        """
+        start, end = partition.log.log_start, partition.log.high_watermark
+        bounds = (
+            ""
+            if start is None or end is None
+            else f", which held the offsets {start} to {end} when it was last fetched"
+        )
         if self._policy.strategy == "none":
             what = (
                 cause
                 or f"partition {partition.tp}: offset {partition.fetch_offset} is outside the log"
-            )
-            start, end = partition.log.log_start, partition.log.high_watermark
-            bounds = (
-                ""
-                if start is None or end is None
-                else f", which held the offsets {start} to {end} when it was last fetched"
             )
             text = f"{what}{bounds}; auto_offset_reset is 'none'"
             error = OffsetOutOfRangeError(text, partition.tp, partition.fetch_offset, start, end)
             error.__cause__ = cause
             partition.failed(error)
             return
-        _log.info(
-            "%s: offset %d is out of range, going to %s",
+        _log.warning(
+            "%s: offset %d is outside the log%s: going to %s (auto_offset_reset), which skips the "
+            "records in between, or reads them again",
             partition.tp,
             partition.fetch_offset,
+            bounds,
             self._name,
         )
         partition.ask_reset(self._policy)
