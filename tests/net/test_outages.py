@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -132,6 +134,58 @@ async def test_group_without_coordinator_is_logged(
             "INFO group 'g' has a coordinator again, broker 0 at broker-0:9092: it had none for 1"
         )
         assert len(logged(caplog)) == 2
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_advertised_address_is_explained(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, answers: bool
+) -> None:
+    """A broker in a container: the bootstrap address works, and the advertised one does not."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            if host == "localhost":
+                return await cluster.dial("broker-0", 9092)
+            if not answers:
+                await trio.sleep_forever()
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        settings: trikafka.ProducerSettings = {
+            "bootstrap_servers": "localhost:29092",
+            "dial": dial,
+            "delivery_timeout_ms": 40_000,
+        }
+        hint = (
+            r" \(broker 0 advertises this address; if it is a wrong one, correct "
+            r"advertised\.listeners of that broker\)"
+        )
+        says = (
+            "cannot connect to broker-0:9092: Name or service not known"
+            if answers
+            else r"broker-0:9092 did not answer as a Kafka broker within \S+ s: it takes no connection"
+        )
+        async with trikafka.open_producer(**settings) as producer:
+            with pytest.raises(trikafka.DeliveryTimeoutError, match=says + hint):
+                await producer.send("t", b"x")
+        assert re.search("WARNING broker 0 is lost: " + says + hint, logged(caplog)[0])
+
+
+async def test_reached_addresses_are_not_explained(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One address that only the cluster names works: so do the others, when their brokers run."""
+    async with ScriptedCluster(nodes=2) as cluster:
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            return await cluster.dial("broker-0" if host == "localhost" else host, port)
+
+        async with trikafka.open_admin(bootstrap_servers="localhost:9092", dial=dial) as admin:
+            await admin.describe_log_dirs()
+            cluster.stop(1)
+            await trio.sleep(5)
+        [line] = logged(caplog)
+        assert line.startswith(f"WARNING broker 1 is lost: {REFUSED.format(1)}")
+        assert "advertises" not in line
 
 
 async def test_ended_connections_are_no_outage(

@@ -8,12 +8,12 @@ of their own, by *purpose*, and a heartbeat never waits behind them.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import trio
@@ -22,9 +22,10 @@ from trio.abc import Stream
 from .. import _version
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
-from ..errors import AuthenticationError, KafkaConnectionError, TrikafkaError
+from ..errors import AuthenticationError, ConfigurationError, KafkaConnectionError, TrikafkaError
 from ..errors.groups import every, members, outlined
 from ..types import ConnectionEvent, ConnectionStatistics, Node
+from .addresses import parse_bootstrap
 from .connection import Connection
 from .connection_state import ConnectionState, ConnectionStateMachine
 from .in_flight import NO_METER, SILENCE, ConnectionListener, RequestMeter
@@ -54,12 +55,46 @@ class _Key(NamedTuple):
     purpose: Purpose
 
 
+# A broker in a container often advertises a name or an address that has a meaning only there. The
+# bootstrap address works, and then the client dials something that its user has never written
+# anywhere. One such address that works shows that the cluster's addresses are good.
+class AdvertisedAddresses:
+    """The addresses that only the cluster names, for errors about them."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._given: set[tuple[str, int]] = set()
+        self._proven = False
+        for servers in (config.bootstrap_servers, getattr(config, "bootstrap_controllers", "")):
+            with contextlib.suppress(ConfigurationError):  # the one that is not given
+                self._given.update((node.host, node.port) for node in parse_bootstrap(servers))
+
+    def reached(self, node: Node) -> None:
+        """Record a connection to ``node``."""
+        self._proven = self._proven or self._is_advertised(node)
+
+    def origin(self, node: Node) -> str:
+        """Return where the address of ``node`` is from; empty if that would explain nothing."""
+        if self._proven or not self._is_advertised(node):
+            return ""
+        return (
+            f" (broker {node.node_id} advertises this address; if it is a wrong one, correct "
+            "advertised.listeners of that broker)"
+        )
+
+    def _is_advertised(self, node: Node) -> bool:
+        return node.node_id >= 0 and (node.host, node.port) not in self._given
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """The state that all connections to one broker share."""
+    """The state that all connections to one broker share.
+
+    ``addresses`` are shared by all brokers.
+    """
 
     listener: ConnectionListener
     reconnect: Reconnect
+    addresses: AdvertisedAddresses
 
 
 class ConnectionSlot:
@@ -89,6 +124,7 @@ class ConnectionSlot:
         self._security = security
         self._listener = endpoint.listener
         self._reconnect = endpoint.reconnect
+        self._addresses = endpoint.addresses
         self._connection: Connection | None = None
         self._made_at = 0.0
         self._closed = False
@@ -149,6 +185,7 @@ class ConnectionSlot:
                 self._outages.unreached(self._node, known)
             raise
         self._reconnect.succeeded()
+        self._addresses.reached(self._node)
         self._listener.meter.connected()
         self._connection = connection
         self._made_at = trio.current_time()
@@ -205,14 +242,20 @@ class ConnectionSlot:
                 return connection
         except trio.TooSlowError:
             self._reconnect.took_too_long()
-            where = _stuck(connection) if dialled else "it takes no connection"
+            where = (
+                _stuck(connection)
+                if dialled
+                else f"it takes no connection{self._addresses.origin(node)}"
+            )
             raise KafkaConnectionError(
                 f"{node} did not answer as a Kafka broker within {limit:.3g} s: {where}"
             ) from None
         except TrikafkaError:
             raise
         except OSError as error:
-            raise KafkaConnectionError(f"cannot connect to {node}: {_why(error)}") from error
+            raise KafkaConnectionError(
+                f"cannot connect to {node}: {_why(error)}{self._addresses.origin(node)}"
+            ) from error
         # BrokenResourceError: from a dial function of the user. UnicodeError: the host is no valid
         # name.
         except (trio.BrokenResourceError, UnicodeError) as error:
@@ -243,6 +286,7 @@ class Brokers:
         self._security = security or Security(config)
         self._slots: dict[_Key, ConnectionSlot] = {}
         self._endpoints: dict[tuple[int, str, int], BrokerEndpoint] = {}
+        self._addresses = AdvertisedAddresses(config)
         self._watch: Callable[[ConnectionEvent], object] | None = None
         self.outages = Outages()
         self.throttles = Throttles()
@@ -264,7 +308,7 @@ class Brokers:
         key = _Key(node.node_id, node.host, node.port, purpose)
         slot = self._slots.get(key)
         if slot is None:
-            made = BrokerEndpoint(self._listener_of(node), Reconnect(self._config))
+            made = BrokerEndpoint(self._listener_of(node), Reconnect(self._config), self._addresses)
             # A connection for metrics that cannot be made, or is lost, is no outage, and delays no
             # dial of another purpose: metrics never harm the client.
             aside = purpose == "telemetry"
@@ -379,7 +423,7 @@ class Brokers:
                 Node(key.node_id, key.host, key.port),
                 key.purpose,
                 slot.machine.current.value,
-                MappingProxyType(slot.machine.times()),
+                dict(slot.machine.times()),
                 0 if (connection := slot.connection) is None else connection.in_flight,
             )
             for key, slot in self._slots.items()
