@@ -51,6 +51,7 @@ async def refused(
         (("",), "a topic's name must not be empty"),
         (("no such/topic",), "topic 'no such/topic' has ' ', '/' in its name; Kafka allows"),
         ((".",), "a topic cannot be called '.'"),
+        (("^flights.*",), "to subscribe to a pattern pass re.compile('^flights.*')"),
         ((b"flights",), "a topic's name must be text, not b'flights'"),
         ((re.compile("fl.*"), "flights"), "or one pattern alone, not re.compile('fl.*')"),
         (("flights", "flights"), "topic 'flights' is given twice"),
@@ -59,6 +60,19 @@ async def refused(
 )
 async def test_invalid_topics_are_refused(topics: tuple[object, ...], says: str) -> None:
     await refused(trikafka.open_consumer, says, *topics, group_id="g")
+
+
+@pytest.mark.parametrize("opener", [trikafka.open_consumer, trikafka.open_share_consumer])
+async def test_settings_are_no_topic(opener: Callable[..., Any]) -> None:
+    """confluent-kafka takes a mapping of settings. It may hold a password."""
+    says = (
+        f"{opener.__name__} takes topics; settings go by their names: {opener.__name__}(..., "
+        "**trikafka.from_properties(settings))"
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        async with opener({"bootstrap.servers": "kafka:9092", "sasl.password": "s3cr3t"}):
+            pytest.fail("it opened")
+    assert str(caught.value) == says
 
 
 async def test_topics_need_a_group() -> None:
@@ -85,6 +99,49 @@ async def test_exclusive_settings_are_refused() -> None:
 async def test_misspelt_setting_is_explained(opener: Callable[..., Any]) -> None:
     await refused(opener, "unknown setting 'client_ids' for ", client_ids="c")
     await refused(opener, "did you mean 'bootstrap_servers'?", bootstrap_server="kafka:9092")
+
+
+@pytest.mark.parametrize(
+    ("opener", "name", "says"),
+    [
+        (trikafka.open_consumer, "api_version", "leave it out: the versions of a broker are asked"),
+        (trikafka.open_consumer, "consumer_timeout_ms", "leave it out: receive_batch(timeout=...)"),
+        (trikafka.open_producer, "loop", "leave it out: trikafka runs on Trio"),
+        (trikafka.open_producer, "max_batch_size", "did you mean 'batch_size'?"),
+        (trikafka.open_producer, "on_delivery", "await send(), or the ack that enqueue() returns"),
+        (trikafka.open_producer, "socks5_proxy", "give dial, a function that opens a stream"),
+        (
+            trikafka.open_producer,
+            "metadata.broker.list",
+            "did you mean 'bootstrap_servers'? (trikafka.from_properties() takes such names)",
+        ),
+        (trikafka.open_consumer, "fetch.message.max.bytes", "'max_partition_fetch_bytes'"),
+    ],
+)
+async def test_settings_of_others_are_explained(
+    opener: Callable[..., Any], name: str, says: str
+) -> None:
+    """The nearest name of ours may mean something else: 'ssl_minimum_version' for an api_version."""
+    await refused(opener, says, **{name: "5"})
+
+
+async def test_names_that_nobody_offers_are_explained() -> None:
+    sasl = {"sasl_plain_username": "u", "sasl_plain_password": "p"}
+    says = "no plugin offers 'plain' (did you mean 'PLAIN'?); without plugins there are PLAIN, "
+    await refused(
+        trikafka.open_admin, says, sasl_mechanism="plain", security_protocol="SASL_SSL", **sasl
+    )
+    await refused(
+        trikafka.open_consumer,
+        "named 'round_robin'; without plugins there are range, roundrobin, sticky and",
+        group_id="g",
+        partition_assignment_strategy=["round_robin"],
+    )
+    await refused(
+        trikafka.open_producer,
+        "named 'crc32'; without plugins there are default, consistent, ",
+        partitioner="crc32",
+    )
 
 
 @each_opener

@@ -22,6 +22,7 @@ import trio.abc
 from ..errors import ConfigurationError
 from ..types import Deserializer, PreparedTransaction
 from .budget import MemoryBudget
+from .property_names import rule_of
 from .resets import OffsetReset, parse_reset
 from .secrets import holds_secret, secret
 from .security import SecurityConfig
@@ -147,9 +148,12 @@ class ClientConfig(SecurityConfig):
         """
         known = settings_of(cls)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
         if strange := [name for name in settings if name not in known]:
-            raise unknown(
-                strange, (*known, *beside), given_to or cls.given_to, lambda name: _whose(name, cls)
+            error = unknown(
+                strange, (*known, *beside), given_to or cls.given_to, lambda name: _hint(name, cls)
             )
+            if any("." in name for name in strange):
+                raise ConfigurationError(f"{error} (trikafka.from_properties() takes such names)")
+            raise error
         config = cls(**cls.hidden(settings))
         for name, one in known.items():
             one.check(getattr(config, name))
@@ -424,7 +428,8 @@ class ConsumerConfig(ClientConfig):
         names = self.partition_assignment_strategy
         if not names or not all(isinstance(name, str) and name for name in names):
             raise ConfigurationError(
-                f"partition_assignment_strategy must name at least one assignor, not {names!r}"
+                "partition_assignment_strategy must name at least one assignor, such as "
+                f"('range', 'cooperative-sticky'), not {names!r}"
             )
         if len(set(names)) < len(names):
             raise ConfigurationError(
@@ -812,6 +817,16 @@ class ShareConsumerConfig(ClientConfig):
     def check(self) -> None:
         if not self.group_id:
             raise ConfigurationError("group_id: a share consumer is a member of a group; name one")
+
+
+def _hint(name: str, client: type[ClientConfig]) -> str:
+    """Return a hint about a setting of other clients, of trikafka's or of other libraries'."""
+    whose, rule = _whose(name, client), rule_of(name)
+    if whose or rule is None:
+        return whose
+    if rule.setting in settings_of(client):  # type: ignore[arg-type]  # as above
+        return f"did you mean {rule.setting!r}?"
+    return f"leave it out: {rule.why}" if rule.ignored else rule.why
 
 
 def _whose(name: str, client: type[ClientConfig]) -> str:

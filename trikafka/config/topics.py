@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ConfigurationError
@@ -37,9 +37,16 @@ def check_topic_name(name: object) -> str:
     if wrong:
         raise ConfigurationError(
             f"topic {name!r} has {', '.join(map(repr, wrong))} in its name; Kafka allows letters "
-            "(a-z), digits, '.', '_' and '-'"
+            f"(a-z), digits, '.', '_' and '-'{_of_a_pattern(name)}"
         )
     return plain_text(name)
+
+
+def _of_a_pattern(name: str) -> str:
+    """Return a hint for a pattern as librdkafka takes it; empty for other texts."""
+    if not name.startswith("^"):
+        return ""
+    return f"; to subscribe to a pattern pass re.compile({name!r})"
 
 
 def check_pattern(pattern: re.Pattern[Any] | SubscriptionPattern) -> None:
@@ -70,6 +77,11 @@ def check_topics_given(call: str, topics: Sequence[object]) -> tuple[str, ...]:
         ConfigurationError: An argument is no topic name.
     """
     for topic in topics:
+        if isinstance(topic, Mapping):  # settings, as confluent-kafka takes them; not shown
+            raise ConfigurationError(
+                f"{call} takes topics; settings go by their names: {call}(..., "
+                "**trikafka.from_properties(settings))"
+            )
         if isinstance(topic, list | tuple | set | frozenset):
             example = ", ".join(map(repr, sorted(topic, key=str)))
             raise ConfigurationError(

@@ -187,8 +187,10 @@ class Context(SharedContext, Generic[Config]):
         if offered is None:
             if name not in SASL_BUILTIN:
                 known = ", ".join(SASL_BUILTIN)
+                meant = f" (did you mean {name.upper()!r}?)" if name.upper() in SASL_BUILTIN else ""
                 raise ConfigurationError(
-                    f"sasl_mechanism: no plugin offers {name!r}; without plugins there are {known}"
+                    f"sasl_mechanism: no plugin offers {name!r}{meant}; without plugins there are "
+                    f"{known}"
                 )
             return None
         plugin, factory = offered

@@ -142,7 +142,8 @@ class ConsumerGroup:
         )
         if offered is None:
             raise ConfigurationError(
-                f"partition_assignment_strategy: no plugin offers an assignor named {name!r}"
+                f"partition_assignment_strategy: no plugin offers an assignor named {name!r}; "
+                "without plugins there are range, roundrobin, sticky and cooperative-sticky"
             )
         plugin, assignor = offered
         if plugin != BUILTIN:
