@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pyarrow
@@ -104,6 +105,51 @@ async def test_a_seek_stays_in_its_run(call: Callable[[Any], object]) -> None:
 
             run_in_thread(elsewhere)
             call(consumer)
+
+
+async def test_a_thread_is_refused() -> None:
+    """Programs of confluent-kafka and kafka-python call their producers from threads."""
+    async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster:
+        cluster.append("t", 0, [b"0", b"1"])
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with (
+            trikafka.open_producer(**given) as producer,
+            trikafka.open_consumer(
+                "t",
+                group_id="g",
+                auto_offset_reset="earliest",
+                enable_auto_offset_store=False,
+                **given,
+            ) as consumer,
+        ):
+            record = await consumer.receive()
+            await producer.send("t", b"x")
+            calls: list[Callable[[], object]] = [
+                *(partial(call, consumer) for call in NOW),
+                lambda: consumer.mark_processed(record),
+                consumer.receive_nowait,
+                consumer.receive_batch_nowait,
+                consumer.health,
+                consumer.statistics,
+                producer.health,
+                producer.statistics,
+                lambda: consumer.subscribe(["u"]),
+                lambda: consumer.enforce_rebalance(),
+                lambda: producer.send_nowait("t", b"x"),
+                lambda: producer.send_nowait("u", b"x"),
+            ]
+
+            def work() -> None:
+                for call in calls:
+                    with pytest.raises(
+                        IllegalStateError, match=r"another one: .* trio\.from_thread\.run_sync"
+                    ):
+                        call()
+
+            await trio.to_thread.run_sync(work)
+            assert producer.statistics().buffer_used == 0
+            assert consumer.mark_processed(record)
+            assert await consumer.position(T0) == 1
 
 
 @pytest.mark.parametrize("streamed", [False, True])

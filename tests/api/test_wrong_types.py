@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import pickle
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -197,6 +199,33 @@ def test_unopened_client_is_explained() -> None:
     assert isinstance(caught.value, trikafka.IllegalStateError)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), str(again)) == (NotOpenError, str(caught.value))
+
+
+async def test_clients_are_not_copied(settings: dict[str, Any]) -> None:
+    """Once, pickle named a class of kafka-python, and a copy was half a client."""
+    async with (
+        trikafka.open_consumer("orders", group_id="g", **settings) as consumer,
+        trikafka.open_producer(**settings) as producer,
+        trikafka.open_admin(**settings) as admin,
+    ):
+        for client in (consumer, producer, admin):
+            name = type(client).__name__
+            for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match=rf"^a {name} .* open a client in each process"):
+                    duplicate(client)
+
+
+async def test_statistics_are_plain_values(settings: dict[str, Any]) -> None:
+    """A program sends them to another process, or makes JSON of them."""
+    async with (
+        trikafka.open_consumer("orders", group_id="g", **settings) as consumer,
+        trikafka.open_producer(**settings) as producer,
+    ):
+        await producer.send("orders", b"x")
+        await consumer.position(trikafka.TopicPartition("orders", 0))
+        for found in (consumer.statistics(), producer.statistics()):
+            assert pickle.loads(pickle.dumps(found)) == found
+            assert dataclasses.asdict(found)["connections"]
 
 
 async def test_value_that_is_not_bytes_is_explained(settings: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import trio
 
@@ -242,6 +242,13 @@ class Client:
 
     def __repr__(self) -> str:
         return repr(self._client).replace("<trikafka.", "<trikafka.aio.", 1)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse copies, as :class:`trikafka.Consumer` and the like do."""
+        raise TypeError(
+            f"a {type(self).__name__} of trikafka.aio has connections and tasks, and cannot be "
+            "copied or pickled: open a client in each process"
+        )
 
     def _failed(self, error: BaseException | None) -> None:
         """Record the failure that has ended the client in the background."""

@@ -119,7 +119,8 @@ class Guest:
         """Raise :exc:`IllegalStateError` unless the calling code runs in the guest's loop."""
         if asyncio._get_running_loop() is not self.loop:
             raise IllegalStateError(
-                "this client belongs to another event loop: use it where it was opened"
+                "this client belongs to another event loop: use it where it was opened, and from a "
+                "thread by asyncio.run_coroutine_threadsafe()"
             )
 
     def call_host(self, function: Callable[..., object], *args: object) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
@@ -75,9 +74,7 @@ class LogDirDescription:
     total_bytes: int | None
     usable_bytes: int | None
     is_cordoned: bool
-    replicas: Mapping[TopicPartition, ReplicaInfo] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    replicas: Mapping[TopicPartition, ReplicaInfo] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +202,13 @@ def _directory(each: Any, only: set[TopicPartition] | None) -> LogDirDescription
         total if total is not None and total >= 0 else None,
         usable if usable is not None and usable >= 0 else None,
         bool(getattr(each, "is_cordoned", False)),
-        MappingProxyType(
-            {
-                tp: ReplicaInfo(part.partition_size, part.offset_lag, part.is_future_key)
-                for topic in each.topics
-                for part in topic.partitions
-                if (tp := TopicPartition(topic.name, part.partition_index))
-                and (only is None or tp in only)
-            }
-        ),
+        {
+            tp: ReplicaInfo(part.partition_size, part.offset_lag, part.is_future_key)
+            for topic in each.topics
+            for part in topic.partitions
+            if (tp := TopicPartition(topic.name, part.partition_index))
+            and (only is None or tp in only)
+        },
     )
 
 

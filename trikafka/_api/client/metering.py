@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 import trio
 
@@ -42,6 +43,13 @@ class MeteredClient:
     """The methods of a client for an application's own metrics."""
 
     _metrics: Meter
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse copies, also for other processes: sockets and tasks cannot be copied."""
+        raise TypeError(
+            f"a {type(self).__name__} of trikafka has connections and tasks, and cannot be copied "
+            "or pickled: open a client in each process"
+        )
 
     def register_metric(
         self,

@@ -8,6 +8,7 @@ the body is raised unchanged. The failure of a background task is raised as one
 from __future__ import annotations
 
 import logging
+import threading
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -100,15 +101,23 @@ class Exit(Enum):
     CANCELLED = "cancelled"
 
 
-def check_run(token: trio.lowlevel.TrioToken) -> None:
+def check_run(token: trio.lowlevel.TrioToken, thread: int | None = None) -> None:
     """Raise :exc:`IllegalStateError` in another Trio run than that of ``token``, a client's.
 
     Trio's own error there would be an ``AssertionError``, or a task would be scheduled in the wrong
-    run. Outside of Trio this raises nothing: what needs Trio fails there by itself.
+    run. With the ``thread`` of the run, this raises in other threads, too: the state of a client is
+    for one thread, and nothing there could wake its tasks. Outside of Trio in that thread it raises
+    nothing: what needs Trio fails there by itself.
     """
     try:
         here = trio.lowlevel.current_trio_token()
     except RuntimeError:
+        if thread is not None and thread != threading.get_ident():
+            raise IllegalStateError(
+                "this client belongs to the thread that opened it, and was called in another one: "
+                "there, call its methods by trio.from_thread.run_sync(method, ...), and async ones "
+                "by trio.from_thread.run(method, ...)"
+            ) from None
         return
     if here is not token:
         raise IllegalStateError(
@@ -127,6 +136,7 @@ class Service:
 
     def __init__(self, body: trio.CancelScope) -> None:
         self._token = trio.lowlevel.current_trio_token()
+        self._thread = threading.get_ident()
         self._body = body
         self._scope = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
@@ -142,8 +152,8 @@ class Service:
         return self
 
     def check(self) -> None:
-        """Raise :exc:`IllegalStateError` in another Trio run than that of the client's tasks."""
-        check_run(self._token)
+        """Raise :exc:`IllegalStateError` in another run or thread than that of the client's tasks."""
+        check_run(self._token, self._thread)
 
     # A Ctrl-C before the stop would leave the block waiting for the host for ever.
     @trio.lowlevel.enable_ki_protection
@@ -212,7 +222,11 @@ class Service:
                 self._stopped_by(interrupt_in(rest) or _blamed(unwrapped(rest), blame))
             if cancelled is not None:
                 raise cancelled from None
-        except (KeyboardInterrupt, SystemExit) as interrupt:
+        except (trio.Cancelled, GeneratorExit):
+            raise
+        # Ctrl-C, ``sys.exit`` in a function of the user, or another error that is no Exception, such
+        # as pytest's. In the nursery it would be in a group, and might be lost behind what follows.
+        except BaseException as interrupt:
             self._stopped_by(interrupt)
 
     def _stopped_by(self, error: BaseException) -> None:

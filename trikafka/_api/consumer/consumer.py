@@ -277,7 +277,9 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop delivering records of these partitions until :meth:`resume`.
 
-        Heartbeats go on, and the partitions stay assigned.
+        Heartbeats go on, and the partitions stay assigned. A rebalance that revokes a partition
+        ends its pause, even if the partition comes back: pause it again in the listener's
+        ``on_partitions_assigned``.
 
         Args:
             partitions: Assigned partitions.
@@ -372,13 +374,16 @@ class Consumer(MeteredClient, Generic[Key, Value]):
 
     def statistics(self) -> ConsumerStatistics:
         """Return a snapshot of the consumer's counters and states."""
+        self._check_run()
         return statistics_of(self._parts, closed=self._closed)
 
     def health(self) -> ConsumerHealth:
         """Return whether the consumer works, and if not, why: for probes and alerts.
 
-        Returns at once and does no I/O. Raises nothing inside a Trio task.
+        Returns at once and does no I/O. Raises nothing in the tasks of its Trio run; another thread
+        calls it by :func:`trio.from_thread.run_sync`.
         """
+        self._check_run()
         return consumer_health(self._parts, closed=self._closed)
 
     # --- receiving ---
@@ -557,7 +562,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
 
         For ``enable_auto_offset_store=False``. Then only marked records are committed: by auto
         commit, by :meth:`commit` without arguments, and when partitions are revoked. A commit never
-        passes an earlier record that is not marked. Call it in the Trio thread only.
+        passes an earlier record that is not marked.
 
         Args:
             processed: A record or a batch that this consumer has delivered.
@@ -568,7 +573,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
 
         Raises:
             IllegalStateError: ``enable_auto_offset_store`` is on. Then the next receive marks what
-                was delivered before.
+                was delivered before. Or another thread calls: use :func:`trio.from_thread.run_sync`
+                there.
             TypeError: ``processed`` is neither a record nor a batch.
         """
         if self._config.enable_auto_offset_store:
@@ -580,6 +586,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             raise TypeError(
                 f"what is processed must be a Record or a RecordBatch, not {processed!r}"
             )
+        self._parts.home.check()
         partition = self._assignment.partitions.get(
             TopicPartition(processed.topic, processed.partition)
         )

@@ -132,7 +132,12 @@ class Receiver:
         Raises :exc:`trio.WouldBlock` if there is none, or if a rebalance must be served first.
         """
         self._claim()
-        cursor, now = self._cursor, trio.current_time()
+        try:
+            now = trio.current_time()
+        except RuntimeError:  # another thread
+            self._check_run()
+            raise
+        cursor = self._cursor
         if cursor is not None:
             # Once in a turn, not for each record. Another run's clock is out of the turn.
             if not 0.0 <= now - self._polled_at < TURN:
@@ -307,6 +312,7 @@ class Receiver:
         self, until: Until | None = None, *, raw: bool = False
     ) -> RecordBatch[Any, Any]:
         """Return the next batch if one is buffered. Raises :exc:`trio.WouldBlock` otherwise."""
+        self._check_run()
         self._claim()
         self._begin(trio.current_time())
         self._release()

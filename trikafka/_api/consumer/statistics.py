@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from ..._managers.cluster.coordinator import Coordinators, CoordinatorState
 from ...types import BrokerThrottle, ConnectionStatistics, MetricsPush, TopicPartition
@@ -52,13 +51,13 @@ def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
         member.state.value,
         member.identity.member_id,
         member.identity.generation,
-        MappingProxyType({partition.tp: partition.position for partition in assignment}),
-        MappingProxyType({partition.tp: partition.lag for partition in assignment}),
+        {partition.tp: partition.position for partition in assignment},
+        {partition.tp: partition.lag for partition in assignment},
         parts.core.buffer.buffered,
         frozenset(node.node_id for node in parts.brokers.outages.unreachable()),
         _coordinator_state(parts, closed=closed),
         parts.brokers.statistics(),
-        MappingProxyType(dict(parts.brokers.throttles.statistics())),
+        dict(parts.brokers.throttles.statistics()),
         parts.telemetry.statistics(),
     )
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
@@ -400,7 +399,11 @@ class Producer(MeteredClient):
         """
         if self._closed:
             self._raise_closed()
-        ack = self._append(topic, value, key, headers, timestamp, partition)
+        try:
+            ack = self._append(topic, value, key, headers, timestamp, partition)
+        except RuntimeError:  # perhaps Trio's, which does not run in this thread
+            self._context.home.check()
+            raise
         if ack is None:
             self._check_open()
             topic = plain_text(topic)
@@ -660,6 +663,8 @@ class Producer(MeteredClient):
 
     def statistics(self) -> ProducerStatistics:
         """Return a snapshot of the producer's counters and states."""
+        if not self._closed:
+            self._context.home.check()
         accumulator = self._manager.accumulator
         counters = accumulator.counters
         return ProducerStatistics(
@@ -673,11 +678,11 @@ class Producer(MeteredClient):
             records_failed=counters.failed,
             batches_retried=counters.batches_retried,
             batches_split=counters.batches_split,
-            batches_by_state=MappingProxyType(dict(accumulator.by_state())),
-            latency=MappingProxyType(dict(self._manager.latency)),
+            batches_by_state=dict(accumulator.by_state()),
+            latency=dict(self._manager.latency),
             batches_expired=counters.batches_expired,
             connections=self._context.brokers.statistics(),
-            throttled=MappingProxyType(dict(self._context.brokers.throttles.statistics())),
+            throttled=dict(self._context.brokers.throttles.statistics()),
             metrics_push=self._telemetry.statistics(),
         )
 
@@ -694,7 +699,11 @@ class Producer(MeteredClient):
           request_timeout_ms``).
         * A partition's records, the end of a transaction, or a call has made no progress for
           ``stall_warning_ms``.
+
+        Another thread calls it by :func:`trio.from_thread.run_sync`.
         """
+        if not self._closed:
+            self._context.home.check()
         brokers, failure = self._context.brokers, self._service.failure
         standing = self._watchdog.stalled(trio.current_time())
         return producer_health(
@@ -821,7 +830,10 @@ class ProducerParts(Context[ProducerConfig]):
         if offered is None and name in KEY_RULES:
             return None
         if offered is None:
-            raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")
+            raise ConfigurationError(
+                f"partitioner: no plugin offers one named {name!r}; without plugins there are "
+                f"{', '.join(KEY_RULES)}"
+            )
         plugin, made = offered
         if not callable(made):
             raise PluginError(

@@ -182,6 +182,6 @@ def share_statistics(parts: ShareParts) -> ShareConsumerStatistics:
         holdings.lost,
         frozenset(node.node_id for node in parts.brokers.outages.unreachable()),
         parts.brokers.statistics(),
-        MappingProxyType(dict(parts.brokers.throttles.statistics())),
+        dict(parts.brokers.throttles.statistics()),
         parts.telemetry.statistics(),
     )
