@@ -338,7 +338,11 @@ async def test_failure_while_closing_is_raised(autojump_clock: Clock) -> None:
     )  # the end that closing waits for may never come; a second is left for the rest
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit(3)])
+class OtherError(BaseException):  # as pytest.fail() raises in a function of a test
+    """An error that is no Exception."""
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit(3), OtherError()])
 async def test_background_interrupt_is_unchanged(
     autojump_clock: Clock, interrupt: BaseException
 ) -> None:

@@ -305,6 +305,20 @@ async def test_listener_error_is_raised_by_receive(
         assert told[2:] == [("assigned", [T0])]
 
 
+async def test_listener_does_not_end_a_loop(autojump_clock: Clock) -> None:
+    """``anext()`` at the end of another iterator, say; the loop over the consumer ended silently."""
+
+    async def end(_: str) -> None:
+        raise StopAsyncIteration
+
+    async with cluster_of(records=1) as cluster, consumer_of(cluster, group_id="g") as consumer:
+        consumer.subscribe(["t"], Notes([], then=end))
+        with pytest.raises(RuntimeError, match=r"on_partitions_assigned .* StopAsyncIteration"):
+            await anext(consumer)
+        assert await values(consumer, 1) == [b"0"]
+        consumer.subscribe(["t"], Notes([]))
+
+
 async def test_cancelled_listener_runs_again(autojump_clock: Clock) -> None:
     told: list[Any] = []
 

@@ -146,3 +146,37 @@ async def test_statistics_count_states_and_latency(autojump_clock: Clock) -> Non
                 latency[0].longest,
                 latency[0].requests,
             ) == pytest.approx((0.1, 0.25, 0.4, 2))
+
+
+class OtherError(BaseException):
+    """An error that is no Exception, as pytest.fail() raises."""
+
+
+class Raising(Watching):
+    """An observer that raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def batch_delivered(self, event: BatchEvent) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, OtherError])
+async def test_observers_interrupt_is_raised(
+    kind: type[BaseException], autojump_clock: Clock
+) -> None:
+    """Also if the client fails by it before: which task runs first is Trio's choice."""
+
+    async def send(cluster: ScriptedCluster, watching: Watching) -> None:
+        async with trikafka.open_producer(**settings(cluster, watching)) as producer:
+            for number in range(3):
+                await producer.send("t", b"%d" % number)
+
+    for _ in range(8):
+        async with ScriptedCluster(topics={"t": 1}) as cluster:
+            raising = Raising(kind("stop"))
+            with pytest.raises(kind) as caught:
+                await send(cluster, raising)
+            assert caught.value is raising.error

@@ -162,7 +162,10 @@ class Connection:
                     nursery.cancel_scope.cancel()
         finally:
             self._break(_CLOSED)
-            await self._transport.aclose()
+            # A ``Cancelled`` from here would replace what is being raised, such as a Ctrl-C. The
+            # stream is closed without a wait, so the shield holds nothing up.
+            with trio.CancelScope(shield=True):
+                await self._transport.aclose()
 
     def close(self, why: Exception | None = None) -> None:
         """End the connection soon, because of ``why``.

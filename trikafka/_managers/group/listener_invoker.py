@@ -345,7 +345,7 @@ class RebalanceListenerInvoker:
                 except Exception as error:
                     if failed is not None:  # only the first error is raised
                         _log.warning("%s of %r failed, too: %r", name, listener, error)
-                    failed = failed or error
+                    failed = failed or _no_end(error, name, listener)
                 posted.invoked.append(listener)
         finally:
             self._invoking_task = None
@@ -354,6 +354,15 @@ class RebalanceListenerInvoker:
         if posted.change is not Change.ASSIGNED:
             self._heard.difference_update(partitions)
         return failed
+
+
+def _no_end(error: Exception, name: str, listener: RebalanceListener) -> Exception:
+    """Return the error of a listener, as another one if it would end the user's ``async for``."""
+    if not isinstance(error, StopAsyncIteration):
+        return error
+    raised = RuntimeError(f"{name} of {listener!r} raised StopAsyncIteration")
+    raised.__cause__ = error
+    return raised
 
 
 def check_listener(listener: RebalanceListener | None) -> None:
