@@ -306,6 +306,48 @@ def test_ctrl_c_ends_the_program_in_order(runner: str, tmp_path: Path) -> None:
     assert "Traceback" not in err, err
 
 
+LEFT_OPEN = """
+    import asyncio, sys
+    sys.path[:0] = {path!r}
+    from hosting import *
+
+    kept = []
+
+    async def main():
+        kept.append(cluster_block := cluster_of(1))
+        cluster = await cluster_block.__aenter__()
+        kept.append(block := producer_of(cluster, linger_ms=60_000))
+        producer = await block.__aenter__()
+        await producer.enqueue("t", b"x")
+
+    {start}
+    print("end", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [
+        ("asyncio.run(main())", "trikafka clients were open in it; they are closed now"),
+        (
+            "loop = new_loop(); loop.run_until_complete(main())",
+            "the program ends with 2 open trikafka clients",
+        ),
+    ],
+)
+def test_clients_left_open_are_not_silent(start: str, says: str, tmp_path: Path) -> None:
+    """Once, the records in their buffers were lost without a word."""
+    here = Path(__file__).parent
+    file = tmp_path / "program.py"
+    path = [str(here), str(here.parent), str(here.parents[1])]
+    file.write_text(textwrap.dedent(LEFT_OPEN.format(path=path, start=start)))
+    done = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=240, check=True
+    )
+    assert done.stdout == "end\n"
+    assert says in done.stderr
+
+
 def test_ctrl_c_in_a_tick_leaves_clients_open() -> None:
     """Trio's handler catches it there; it is raised in asyncio's loop all the same."""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -7,6 +7,7 @@ tasks.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import logging
 import math
@@ -40,6 +41,7 @@ class Guest:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.process = os.getpid()  # not that of a fork
         self.clients: set[Closeable] = set()
         self._opening = 0  # clients that hold a reference and are not in ``clients`` yet
         self._nursery: trio.Nursery | None = None
@@ -211,6 +213,27 @@ class _Here(threading.local):
 
 
 _here = _Here()
+
+
+# asyncio.run() closes its loop without a word to those who use it. A program that has not left the
+# block of a client would lose the records in its buffer silently, and its groups would wait for the
+# end of its sessions.
+def _end_at_exit() -> None:
+    """End the clients that the main thread has left open; called when the program ends."""
+    guest = _here.guest
+    if guest is None or not guest.clients or guest.process != os.getpid():
+        return
+    if guest.loop.is_closed():
+        guest.end_alone()
+    else:
+        _log.warning(
+            "the program ends with %s open trikafka clients: leave their 'async with' blocks, or "
+            "records may be lost",
+            len(guest.clients),
+        )
+
+
+atexit.register(_end_at_exit)
 
 
 async def acquire() -> Guest:
