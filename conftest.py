@@ -38,9 +38,13 @@ hypothesis.settings.load_profile("the same each time")
 
 # How the tests are spread over processes:
 #
-# * All tests of a file run in one process, because they share a broker. All files that use the
-#   shared Spark session are one scope: a session takes seconds to start and a gigabyte of memory.
-#   Files whose child processes start Sparks of their own are scopes of their own.
+# * All tests of a file run in one process, because they share what the file's fixtures make. All
+#   files that use the shared Spark session are one scope: a session takes seconds to start and a
+#   gigabyte of memory. Files whose child processes start Sparks of their own are scopes of their
+#   own.
+# * All processes share the broker of the fixture ``kafka_broker``. So names of topics, groups and
+#   transactions must be unique. The programs of the documentation's pages cannot have unique names:
+#   the files that run them are one scope, in which a test deletes the topics that it has created.
 # * Every process collects all tests, so every process must compute the same order. The order
 #   depends only on names and contents of files.
 # * The longest scopes come first. If one began last, all other processes would wait for it.
@@ -53,9 +57,12 @@ hypothesis.settings.load_profile("the same each time")
 ROOT = Path(__file__).parent
 #: The scope of the files that share a Spark session.
 SPARK = "spark"
+#: The scope of the files that run programs of the documentation with their topic ``greetings``.
+PAGES = "pages"
 #: The longest scopes, in the order in which they begin.
 LONGEST = [
     SPARK,
+    PAGES,
     "tests/live/test_bench_live.py",
     "tests/live/test_mixed_groups_live.py",
     "tests/live/test_consumer_protocol_live.py",
@@ -221,9 +228,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @functools.cache
 def _scope(file: str) -> str:
     """Return the scope of a file: its own name, or that of a group that stays in one process."""
-    if not file.startswith("plugins/trikafka-spark/tests/"):
-        return file
-    return SPARK if re.search(r"\bspark_context\b|\bspark: ", (ROOT / file).read_text()) else file
+    if file.startswith("plugins/trikafka-spark/tests/"):
+        uses_spark = re.search(r"\bspark_context\b|\bspark: ", (ROOT / file).read_text())
+        return SPARK if uses_spark else file
+    if file.endswith("_live.py") and '"greetings"' in (ROOT / file).read_text():
+        return PAGES
+    return file
 
 
 def _turn(nodeid: str) -> int:

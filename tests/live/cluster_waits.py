@@ -35,15 +35,18 @@ async def topics_deleted(admin: Admin, topics: Collection[str], limit: float = 6
 
 
 async def settled(bootstrap: str, limit: float = 60) -> None:
-    """Wait until no transaction is being completed.
+    """Wait until each transaction that is being completed now has its markers.
 
     A commit returns once it is decided, but readers see it only after the markers are written.
     """
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         with trio.fail_after(limit):
-            # A coordinator that is just being elected lists nothing yet, without an error.
-            empty = 0
-            while empty < 5:
+            # A coordinator that is just being elected lists nothing yet, without an error. Other
+            # processes have transactions at this broker, too: the later ones do not matter here.
+            looks, ending = 0, set[str]()
+            while looks < 5 or ending:
                 found = await admin.list_transactions(states=["PrepareCommit", "PrepareAbort"])
-                empty = 0 if found else empty + 1
+                now = {each.transactional_id for each in found}
+                ending = ending | now if looks < 5 else ending & now
+                looks += 1
                 await trio.sleep(0.02)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import trio
-from cluster_waits import PATIENT, topic_reported
+from cluster_waits import topic_reported
 from trikafka_broker import KafkaCluster
 
 import trikafka
 from trikafka import ConfigChange, ConfigResource, NewTopic, OffsetSpec, TopicPartition
 
 
-@pytest.fixture(scope="module")
-def one_broker() -> Iterator[KafkaCluster]:
-    with KafkaCluster(properties=PATIENT) as cluster:
-        yield cluster
+@pytest.fixture
+def one_broker(kafka_broker_cluster: KafkaCluster) -> KafkaCluster:
+    return kafka_broker_cluster
 
 
 def fresh() -> str:

@@ -8,14 +8,13 @@ import sys
 import textwrap
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
 import trio
-from cluster_waits import PATIENT
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
@@ -158,12 +157,10 @@ _JAVA = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Run a broker, with what starts Java's clients."""
-    with KafkaCluster(properties=PATIENT) as started:
-        started.start()
-        yield Cluster(started)
+@pytest.fixture
+def cluster(kafka_broker_cluster: KafkaCluster) -> Cluster:
+    """Return the cluster of the shared broker, which starts Java's clients."""
+    return Cluster(kafka_broker_cluster)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import trio
-from cluster_waits import PATIENT, settled
+from cluster_waits import settled
 
 import trikafka
 from benchmarks.librdkafka import read_topic
@@ -17,7 +17,6 @@ from trikafka import NewTopic
 
 if TYPE_CHECKING:
     from trikafka_broker.cluster import KafkaCluster
-    from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAYS = ("send", "enqueue", "send_nowait", "send_arrow")
@@ -160,9 +159,10 @@ def read_by_java(cluster: KafkaCluster, topic: str, count: int, *options: str) -
     return str(done.stdout).splitlines()
 
 
-async def test_java_and_librdkafka_read_our_records(make_kafka_cluster: MakeKafkaCluster) -> None:
+async def test_java_and_librdkafka_read_our_records(kafka_broker_cluster: KafkaCluster) -> None:
     topic, in_transactions, expected = "interop", "interop-in-transactions", []
-    with make_kafka_cluster(properties=PATIENT) as cluster, trio.fail_after(400):
+    cluster = kafka_broker_cluster
+    with trio.fail_after(400):
         bootstrap = cluster.bootstrap_servers
         async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
             await admin.create_topics(

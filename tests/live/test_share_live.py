@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from cluster_waits import PATIENT
-from trikafka_broker import KafkaBroker
-from trikafka_broker.pytest_plugin import MakeKafkaCluster
+from trikafka_broker import KafkaBroker, KafkaCluster
 
 import trikafka
 from trikafka import ConfigResource, NewTopic
@@ -182,14 +180,13 @@ trio.run(main)
 
 
 @in_time
-async def test_java_and_trikafka_share_a_group(make_kafka_cluster: MakeKafkaCluster) -> None:
-    cluster = await trio.to_thread.run_sync(lambda: make_kafka_cluster(properties=PATIENT))
-    servers = cluster.bootstrap_servers
+async def test_java_and_trikafka_share_a_group(kafka_broker_cluster: KafkaCluster) -> None:
+    servers = kafka_broker_cluster.bootstrap_servers
     topic, group = await a_queue(servers, 400)
     printed: list[str] = []
 
     def java() -> None:
-        done = cluster.run_tool(
+        done = kafka_broker_cluster.run_tool(
             "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
             *("--bootstrap-server", servers, "--topic", topic, "--group", group),
             *("--max-messages", "50"),

@@ -55,6 +55,16 @@ class _Jars(NamedTuple):
     archive: Path | None
 
 
+class ToolFiles(NamedTuple):
+    """What Kafka's tools of an open cluster run with."""
+
+    directory: Path
+    #: The directory for the JVMs' leftovers.
+    scratch: Path
+    java: Path
+    jars: _Jars
+
+
 class KafkaCluster:
     """One or more real Kafka brokers on loopback ports.
 
@@ -71,6 +81,7 @@ class KafkaCluster:
         self._directory: Path | None = None
         self._lock: IO[bytes] | None = None
         self._java: Path | None = None
+        self._scratch: Path
         self._jars: _Jars
         #: The jars of the tools, if they were needed and are those of another version.
         self._tools: _Jars | None = None
@@ -250,6 +261,17 @@ class KafkaCluster:
             raise BrokerError(f"{main_class} exited with code {done.returncode}: {words}")
         return done
 
+    @property
+    def tool_files(self) -> ToolFiles:
+        """What the tools run with, for another process.
+
+        Raises:
+            BrokerError: The cluster is not open.
+        """
+        directory = self.directory
+        assert self._java is not None
+        return ToolFiles(directory, self._scratch, self._java, self._jars)
+
     # --- for the brokers
 
     @property
@@ -265,6 +287,10 @@ class KafkaCluster:
         )
 
     # --- the steps of start and close
+
+    def _adopt(self, files: ToolFiles) -> None:
+        """Use the files of a cluster that another process has opened (`workers`)."""
+        self._directory, self._scratch, self._java, self._jars = files
 
     def _command(
         self,

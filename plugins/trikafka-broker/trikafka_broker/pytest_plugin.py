@@ -4,6 +4,9 @@ pytest itself loads this module, so it imports the rest only when a fixture is u
 return synchronous objects, which any test can use; `Cluster(kafka_cluster)` wraps them for Trio. If
 a broker cannot run, the test is an error and never skipped: otherwise a suite could pass without
 testing anything.
+
+With pytest-xdist each worker process has a session of its own, and so has brokers of its own. With
+the ini option `kafka_shared_by_workers` they share the broker of `kafka_broker`.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 import pytest
 
@@ -19,10 +22,15 @@ if TYPE_CHECKING:
     from .broker import KafkaBroker
     from .cluster import KafkaCluster
     from .settings import ClusterOptions
+    from .workers import Lender
 
 
 #: Properties of shared brokers, unless the ini file has others.
 _PATIENT = {"broker.session.timeout.ms": "18000"}
+#: The broker that all workers of pytest-xdist share has the records of all of them.
+_LARGE = ("-Xmx1g", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+#: The broker's owner, in the process that starts the workers.
+_LENDER: pytest.StashKey[Lender] = pytest.StashKey()
 
 
 class MakeKafkaCluster(Protocol):
@@ -43,6 +51,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "broker properties for the fixtures, one key=value a line",
         type="linelist",
     )
+    parser.addini(
+        "kafka_shared_by_workers",
+        "whether all workers of pytest-xdist share one broker (kafka_broker)",
+        type="bool",
+        default=False,
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist, before it starts, where it gets the shared broker."""
+    config: pytest.Config = node.config
+    if not config.getini("kafka_shared_by_workers"):
+        return
+    if _LENDER not in config.stash:
+        from .workers import Lender
+
+        config.stash[_LENDER] = Lender(lambda: _open_shared(config, {"jvm_options": _LARGE}))
+    node.workerinput["kafka_lender"] = config.stash[_LENDER].address
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _LENDER in config.stash:
+        config.stash[_LENDER].close()
 
 
 def _open(config: pytest.Config, options: ClusterOptions) -> KafkaCluster:
@@ -89,10 +121,25 @@ def _say(config: pytest.Config, line: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
-    """One real Kafka broker, shared by all tests of the session: leave it running."""
-    with _open_shared(request.config, {}) as cluster:
-        yield cluster.brokers[0]
+def kafka_broker_cluster(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """The cluster of `kafka_broker`, which runs Kafka's tools: leave it running."""
+    lender = getattr(request.config, "workerinput", {}).get("kafka_lender")
+    if lender is None:
+        with _open_shared(request.config, {}) as cluster:
+            yield cluster
+        return
+    from .workers import borrow
+
+    yield borrow(*lender)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(kafka_broker_cluster: KafkaCluster) -> KafkaBroker:
+    """One real Kafka broker, shared by all tests of the session: leave it running.
+
+    With the ini option `kafka_shared_by_workers` all workers of pytest-xdist share it.
+    """
+    return kafka_broker_cluster.brokers[0]
 
 
 @pytest.fixture(scope="session")

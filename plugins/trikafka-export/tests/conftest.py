@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 from hdfs_server import HdfsServer, hdfs_server
 from known_topics import make_topic
 
-_numbers = itertools.count()
 MakeTopic = Callable[..., Awaitable[str]]
 
 
@@ -28,8 +27,8 @@ def new_topic(kafka_broker: Any) -> MakeTopic:
     """
 
     async def make(records: int, partitions: int = 4) -> str:
-        return await make_topic(
-            kafka_broker.bootstrap_servers, f"topic-exported-{next(_numbers)}", records, partitions
-        )
+        # The other processes of the run have topics at the same broker.
+        name = f"topic-exported-{uuid.uuid4().hex[:8]}"
+        return await make_topic(kafka_broker.bootstrap_servers, name, records, partitions)
 
     return make

@@ -5,8 +5,8 @@ Spark is started as the sink starts it.
 
 from __future__ import annotations
 
-import itertools
 import threading
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -20,7 +20,6 @@ from trikafka_spark import shared_context
 
 from benchmarks import parquet
 
-_numbers = itertools.count()
 MakeTopic = Callable[..., Awaitable[str]]
 
 
@@ -109,8 +108,8 @@ def new_topic(kafka_broker: Any) -> MakeTopic:
     """Make topics: ``await new_topic(records, partitions=4)`` returns a new topic's name."""
 
     async def make(records: int, partitions: int = 4) -> str:
-        return await make_topic(
-            kafka_broker.bootstrap_servers, f"topic-{next(_numbers)}", records, partitions
-        )
+        # The other processes of the run have topics at the same broker.
+        name = f"topic-{uuid.uuid4().hex[:8]}"
+        return await make_topic(kafka_broker.bootstrap_servers, name, records, partitions)
 
     return make

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import trio
 from pyspark.sql import SparkSession
 from trikafka_export.reader import KEPT_FOR
+
+
+def is_ours(pid: int) -> bool:
+    """Return whether a process is a descendant of this one: others use the same broker."""
+    while pid not in (0, 1, os.getpid()):
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:  # it has ended meanwhile
+            return False
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return pid == os.getpid()
 
 
 def connections(port: int) -> set[str]:
@@ -22,6 +35,7 @@ def connections(port: int) -> set[str]:
         if line.split()[4].endswith(f":{port}")
         and '"python' in line
         and f"pid={os.getpid()}," not in line
+        and any(is_ours(int(pid)) for pid in re.findall(r"\bpid=(\d+)", line))
     }
 
 
