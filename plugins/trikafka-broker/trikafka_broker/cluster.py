@@ -290,7 +290,10 @@ class KafkaCluster:
 
     def _adopt(self, files: ToolFiles) -> None:
         """Use the files of a cluster that another process has opened (`workers`)."""
-        self._directory, self._scratch, self._java, self._jars = files
+        self._directory = files.directory
+        self._scratch = files.scratch
+        self._java = files.java
+        self._jars = files.jars
 
     def _command(
         self,
