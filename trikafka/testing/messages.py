@@ -8,6 +8,7 @@ lacks are shared (see missing_messages.py).
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -208,26 +209,51 @@ def build(cls: Any, version: int, values: Mapping[str, Any]) -> Message:
     Fields that ``version`` lacks are left out. Unknown fields raise :exc:`ValueError`. An error
     message that is not given is null.
     """
-    if "error_message" in cls.fields:
+    fields = _fields(cls, version)
+    if "error_message" in fields:
         values = {"error_message": None, **values}
     built: dict[str, Any] = {}
     for name, value in values.items():
-        field = cls.fields.get(name)
-        if field is None:
+        try:
+            field = fields[name]
+        except KeyError:
             raise ValueError(
-                f"{cls.__name__} has no field {name!r}; it has {', '.join(cls.fields)}"
-            )
-        if not field.for_version_q(version):
+                f"{cls.__name__} has no field {name!r}; it has {', '.join(fields)}"
+            ) from None
+        if field is None:
             continue
-        if field.is_struct_array() and value is not None:
-            value = [
-                item if not isinstance(item, Mapping) else build(field.data_class, version, item)
-                for item in value
-            ]
-        elif field.is_struct() and isinstance(value, Mapping):
-            value = build(field.data_class, version, value)
+        part = field.part
+        if part is not None:
+            if not field.is_array:
+                if isinstance(value, Mapping):
+                    value = build(part, version, value)
+            elif value is not None:
+                value = [
+                    build(part, version, item) if isinstance(item, Mapping) else item
+                    for item in value
+                ]
         built[name] = value
     return cls(version=version, **built)
+
+
+class _Field(NamedTuple):
+    """A field of a message. ``part`` is the class of its value or items, if they have fields."""
+
+    part: Any
+    is_array: bool
+
+
+# A response of a scripted cluster has hundreds of parts: ApiVersions alone has one for each API, and
+# each connection begins with it. Schemas do not change, so each is read once.
+@functools.cache
+def _fields(cls: Any, version: int) -> Mapping[str, _Field | None]:
+    """Return the fields of a message's class by name; None for those that ``version`` lacks."""
+    found: dict[str, _Field | None] = {}
+    for name, field in cls.fields.items():
+        is_array = field.is_struct_array()
+        part = field.data_class if is_array or field.is_struct() else None
+        found[name] = _Field(part, is_array) if field.for_version_q(version) else None
+    return found
 
 
 def respond(request: Message, **values: Any) -> Message:
