@@ -19,8 +19,9 @@ BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1 4.4.0
 SPARK ?= 4.3.0
 
 #: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files. The tests with
-#: brokers wait for half of their time, so there are more processes than processors. Each takes up to 2 GB of memory.
-PROCESSES ?= 4
+#: brokers wait for two thirds of their time, so there are more processes than processors. Each takes up to 2 GB of memory,
+#: and the fifth, which begins with the tests without brokers, less.
+PROCESSES ?= 5
 
 .PHONY: help demo test test-brokers test-spark lint style format types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once share-chaos share-interop smoke generated docs locks wheels clean python env-demo env-test
 
@@ -49,13 +50,13 @@ help:
 demo: env-demo
 	@$(DEMO) python examples/flights.py $(ARGS)
 
-# While the types are checked, which takes one processor, the other does what would delay tests later: each process of
-# pytest would compile the tests, and the first that starts Spark would write its archive of classes.
-test: env-test
-	@{ $(TEST) python plugins/trikafka-spark/tests/quick_spark.py; \
-		$(TEST) python -m pytest -n 0 --collect-only -qq; } > /dev/null 2>&1 & \
-		$(MAKE) --no-print-directory lint; code=$$?; wait; exit $$code
-	@$(MAKE) --no-print-directory pytest
+# First, what would delay tests later: each process of pytest would compile the tests, and the first that starts Spark
+# would write its archive of classes. The types are checked while the tests run, which wait for brokers now and then.
+test: env-test style
+	@{ $(TEST) python plugins/trikafka-spark/tests/quick_spark.py & \
+		$(TEST) python -m pytest -n 0 --collect-only -qq; wait; } > /dev/null 2>&1
+	@$(MAKE) --no-print-directory types & types=$$!; \
+		$(MAKE) --no-print-directory pytest; tests=$$?; wait $$types && exit $$tests
 
 lint: style types
 
@@ -67,8 +68,8 @@ format: env-test
 	@$(TEST) ruff format .
 
 types: env-test
-	@$(TEST) mypy --strict -p trikafka -p trikafka_broker -p trikafka_export -p trikafka_spark -p pyspark_trikafka
-	@$(TEST) mypy --strict -p flights -p benchmarks
+	@$(TEST) mypy --strict -p trikafka -p trikafka_broker -p trikafka_export -p trikafka_spark -p pyspark_trikafka \
+		-p flights -p benchmarks
 
 pytest: env-test
 	@$(TEST) python -m pytest -n $(PROCESSES) --durations=10 $(ARGS)
