@@ -30,6 +30,7 @@ MANY = 100_000
 def as_it_was() -> Iterator[None]:
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.unfreeze()  # what conftest.py has frozen: a program has nothing frozen
+    gc.set_threshold(700, 10, 10)  # as a program has it, and not as conftest.py sets it
     yield
     gc.unfreeze()
     gc.enable()
