@@ -113,6 +113,18 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
         r"key must be .* not int64; encode it first, such as key=str\(key\)\.encode\(\)",
     ),
     (("t", numpy.array(0.5)), {}, TypeError, "value must be .* not ndarray; encode it first"),
+    (
+        ("t", numpy.datetime64("2026-01-31")),
+        {},
+        TypeError,
+        r"value must be .* not datetime64; encode it first, such as value=str\(value\)\.encode\(\)",
+    ),
+    (
+        ("t", b"v"),
+        {"key": numpy.timedelta64(5, "s")},
+        TypeError,
+        "key must be .* not timedelta64; encode it first",
+    ),
     (("t", numpy.array([b"v"], object)), {}, TypeError, "value must be .* not ndarray; encode it"),
     (
         ("t", memoryview(numpy.array([b"v"], object))),

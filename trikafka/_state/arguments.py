@@ -16,9 +16,9 @@ from ..types import AnyRecord, GroupMetadata, OffsetAndMetadata, Record, TopicPa
 
 #: The largest number of bytes that a string in a request may have.
 _LONGEST_NOTE = 2**15 - 1
-#: NumPy's kinds of types that are numbers: truth values, integers with and without a sign, reals,
-#: complex ones.
-_NUMBERS = ("b", "i", "u", "f", "c")
+#: NumPy's codes for the types of numbers and times: truth values, signed and unsigned integers,
+#: real and complex numbers, spans (``timedelta64``) and points of time (``datetime64``).
+_NUMBERS_AND_TIMES = ("b", "i", "u", "f", "c", "m", "M")
 #: Headers as callers pass them: pairs of a name and a value.
 HeaderPairs = Sequence[tuple[str, bytes | None]]
 #: What can be committed: offsets of the next records to process, or processed records.
@@ -117,19 +117,20 @@ def as_bytes(what: str, data: object) -> bytes | None:
     )
 
 
-# NumPy lends the memory of everything that it has. A key of pandas that is a number would be
-# written as its eight bytes in memory, where a program means its digits. An array of objects has
-# addresses, which mean nothing to a reader. Arrays of numbers are bytes, as those of other
-# libraries are.
+# Every value of NumPy gives access to its memory, as bytes do. A number or a time, such as a key
+# from a column of pandas, would be written as its eight bytes in memory, where a program means its
+# text. An array of Python objects has their addresses, which mean nothing to a reader. An array of
+# numbers is accepted, as the arrays of other libraries are.
 def _has_other_content(data: object, view: memoryview) -> bool:
     """Return whether the memory of ``data`` is not what its user means: see above."""
     has_objects = view.format == "O" or getattr(getattr(data, "dtype", None), "hasobject", False)
-    return has_objects or _is_number_of_numpy(data)
+    return has_objects or _is_single_of_numpy(data)
 
 
-def _is_number_of_numpy(data: object) -> bool:
+def _is_single_of_numpy(data: object) -> bool:
+    """Return whether ``data`` is a single number or time of NumPy."""
     kind = getattr(getattr(data, "dtype", None), "kind", "")
-    return kind in _NUMBERS and getattr(data, "ndim", None) == 0
+    return kind in _NUMBERS_AND_TIMES and getattr(data, "ndim", None) == 0
 
 
 def _cure(what: str, data: object) -> str:
@@ -139,7 +140,7 @@ def _cure(what: str, data: object) -> str:
         such = f", such as {to}json.dumps({name}).encode()"
     elif hasattr(type(data), "__dataclass_fields__"):
         such = f", such as {to}json.dumps(dataclasses.asdict({name})).encode()"
-    elif type(data) in (int, float) or _is_number_of_numpy(data):
+    elif type(data) in (int, float) or _is_single_of_numpy(data):
         such = f", such as {to}str({name}).encode()"
     return f"; encode it first{such}"
 
