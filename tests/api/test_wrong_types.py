@@ -228,6 +228,19 @@ async def test_statistics_are_plain_values(settings: dict[str, Any]) -> None:
             assert dataclasses.asdict(found)["connections"]
 
 
+async def test_health_can_be_pickled(settings: dict[str, Any]) -> None:
+    """A program sends it to the process that answers its probes."""
+    async with (
+        trikafka.open_consumer("orders", group_id="g", **settings) as consumer,
+        trikafka.open_share_consumer("orders", group_id="s", **settings) as queue,
+        trikafka.open_producer(**settings) as producer,
+    ):
+        await consumer.position(trikafka.TopicPartition("orders", 0))
+        for client in (consumer, queue, producer):
+            found: Any = client.health()
+            assert pickle.loads(pickle.dumps(found)) == copy.deepcopy(found) == found
+
+
 async def test_value_that_is_not_bytes_is_explained(settings: dict[str, Any]) -> None:
     value: Any = {"id": 1}
     async with trikafka.open_producer(**settings) as producer:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import trio
 
@@ -70,9 +69,7 @@ class ConsumerHealth:
     last_error: Exception | None
     throttled: Mapping[Node, str]
     metrics_push: MetricsPush | None = None
-    behind_transactions: Mapping[TopicPartition, str] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    behind_transactions: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
 def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
@@ -106,18 +103,18 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
         not reasons,
         tuple(reasons),
         member.state.value,
-        MappingProxyType(stalled | held),
+        stalled | held,
         parts.brokers.connected(),
-        MappingProxyType(unreachable),
+        unreachable,
         stopped_by,
         None
         if member.last_heartbeat is None or not parts.core.subscription.grouped
         else now - member.last_heartbeat,
-        MappingProxyType(_last_fetches(parts, now)),
+        _last_fetches(parts, now),
         next(_errors(parts, fatal), None),
-        MappingProxyType(parts.brokers.throttles.now()),
+        parts.brokers.throttles.now(),
         parts.telemetry.statistics(),
-        MappingProxyType(behind),
+        behind,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from ..._net.brokers import Brokers
 from ..._state.producer.transaction_state import ProducerTransaction, TransactionState
@@ -111,10 +110,10 @@ def producer_health(
         not reasons,
         tuple(reasons),
         brokers.connected(),
-        MappingProxyType(unreachable),
+        unreachable,
         None if oldest is None else oldest.age,
         error,
         None if transaction is None else transaction.state.value,
-        MappingProxyType(throttled),
+        throttled,
         metrics_push,
     )

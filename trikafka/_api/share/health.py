@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import trio
 
@@ -103,11 +102,11 @@ def share_health(parts: ShareParts) -> ShareConsumerHealth:
         reasons,
         member.state.value,
         parts.brokers.connected(),
-        MappingProxyType(unreachable),
+        unreachable,
         fatal or member.hindrance,
         None if member.last_heartbeat is None else now - member.last_heartbeat,
         fatal or outages.cause or member.heartbeat_error or parts.fetcher.last_error,
-        MappingProxyType(parts.brokers.throttles.now()),
+        parts.brokers.throttles.now(),
         parts.telemetry.statistics(),
     )
 
