@@ -121,6 +121,7 @@ async def test_a_thread_is_refused() -> None:
                 enable_auto_offset_store=False,
                 **given,
             ) as consumer,
+            trikafka.open_share_consumer("t", group_id="s", **given) as queue,
         ):
             record = await consumer.receive()
             await producer.send("t", b"x")
@@ -133,6 +134,8 @@ async def test_a_thread_is_refused() -> None:
                 consumer.statistics,
                 producer.health,
                 producer.statistics,
+                queue.health,
+                queue.statistics,
                 lambda: consumer.subscribe(["u"]),
                 lambda: consumer.enforce_rebalance(),
                 lambda: producer.send_nowait("t", b"x"),
@@ -150,6 +153,26 @@ async def test_a_thread_is_refused() -> None:
             assert producer.statistics().buffer_used == 0
             assert consumer.mark_processed(record)
             assert await consumer.position(T0) == 1
+
+
+async def test_a_thread_ends_no_stream() -> None:
+    """A receive of the consumer itself ends streams that no other task reads."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.append("t", 0, [b"0", b"1"])
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_consumer(
+            "t", group_id="g", auto_offset_reset="earliest", **given
+        ) as consumer:
+            stream = await anext(consumer.partitions())
+            assert (await stream.receive()).offset == 0
+
+            def work() -> None:
+                for receive in (consumer.receive_nowait, consumer.receive_batch_nowait):
+                    with pytest.raises(IllegalStateError, match=r"trio\.from_thread\.run_sync"):
+                        receive()
+
+            await trio.to_thread.run_sync(work)
+            assert (await stream.receive()).offset == 1
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -90,6 +90,7 @@ class Receiver:
         """Raise as :meth:`_check_turn`, and if other tasks use streams."""
         self._check_turn()
         if self._buffer.by_stream:
+            self._check_run()  # a call of another thread must not end the streams
             self._end_streams()
 
     # --- record by record ---

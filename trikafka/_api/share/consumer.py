@@ -188,11 +188,16 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
                     raise again(error)
 
     def health(self) -> ShareConsumerHealth:
-        """Return the health of the share consumer, for probes and alerts."""
+        """Return the health of the share consumer, for probes and alerts.
+
+        Another thread calls it by :func:`trio.from_thread.run_sync`.
+        """
+        self._check_run()
         return share_health(self._parts)
 
     def statistics(self) -> ShareConsumerStatistics:
         """Return a snapshot of the counters and states."""
+        self._check_run()
         return share_statistics(self._parts)
 
     def __repr__(self) -> str:
@@ -244,6 +249,11 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         core.poll_timer.polled(now)
         if core.member.state is MemberState.STALE:
             core.returned.notify()
+
+    def _check_run(self) -> None:
+        """Raise in another Trio run or thread, unless the consumer is closed."""
+        if not self._parts.closed:
+            self._parts.home.check()
 
     def _check(self) -> None:
         if self._parts.closed:
