@@ -111,7 +111,9 @@ class Lender:
             if self._cluster is None:
                 self._cluster = self._start()
             return Loan.of(self._cluster)
-        except BrokerError as error:
+        # Any error, such as the ValueError of a wrong option: it would end this thread, and then
+        # each worker that asks, and the end of the run, would wait for ever.
+        except Exception as error:
             return f"{type(error).__name__}: {error}"
 
 
