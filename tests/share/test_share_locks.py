@@ -17,6 +17,7 @@ from trio.testing import MockClock as Clock
 from trikafka import Delivery, TopicPartition
 from trikafka._api.share.core import ShareCore
 from trikafka._state.share.acquired import RecordState
+from trikafka._wire._implementation import name_in_use
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import AcknowledgementError, AuthorizationError, LockLostError
 from trikafka.testing import ScriptedCluster
@@ -157,6 +158,49 @@ def test_an_interrupt_leaves_no_record_open(step: str) -> None:
     finally:
         signal.signal(signal.SIGINT, earlier)
     assert len(struck) >= (1 if usual else 4)
+
+
+@pytest.mark.skipif(name_in_use == "pure", reason="it always takes the complete way")
+def test_interrupt_after_a_handler_leaves_none_open() -> None:
+    """A handler decides another record while a block ends, and Ctrl-C comes right after it.
+
+    The block then ends by its complete way, because its record does not follow the last decided one
+    any more.
+    """
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    struck: list[str] = []
+
+    async def main() -> None:
+        async with cluster_of(records=4) as cluster, queue_of(cluster) as queue:
+            first, delivery, other = [await queue.receive() for _ in range(3)]
+            first.accept()
+
+            def trace(frame: Any, event: str, argument: object) -> Any:
+                code = frame.f_code
+                if code is ShareCore.exit_scope.__code__ and not struck:
+                    struck.append("handler")
+                    other.accept()
+                if code is Delivery._leave.__code__ and struck == ["handler"]:
+                    struck.append("interrupt")
+                    signal.raise_signal(signal.SIGINT)
+                return trace
+
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+                sys.settrace(trace)
+                try:
+                    async with delivery:
+                        pass
+                finally:
+                    sys.settrace(None)
+                await trio.lowlevel.checkpoint()
+            assert queue.statistics().delivered == 0
+            assert queue._parts.core.holdings.blocks == {}
+
+    try:
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    assert struck == ["handler", "interrupt"]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -134,8 +134,8 @@ class _Held(_HeldRecords):
 
     # --- the block ---
 
-    # `__aenter__` and `__aexit__` are in the base class. The compiled one does the usual case by
-    # itself, and these are the complete ways.
+    # `__aenter__` and `__aexit__` are in the base class. The compiled base class handles the usual
+    # case by itself, and calls the next two methods in all other cases.
     #
     # An interrupt between two lines would leave records open that no block is left for. So Trio
     # holds it back until the next checkpoint, here and where a block ends.
@@ -209,6 +209,7 @@ class _Held(_HeldRecords):
         if clean and not held:
             raise self._lost_error()
 
+    @trio.lowlevel.enable_ki_protection
     def _leave(self, *, clean: bool) -> bool:
         """Decide what the block leaves undecided; return whether its records were still held."""
         self._parts.core.holdings.closed(self)
