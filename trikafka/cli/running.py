@@ -171,8 +171,10 @@ def signals_raised() -> Iterator[None]:
             seen = number
             raise Signalled(number)
 
-    before = {number: signal.signal(number, handler) for number in _numbers()}
+    before = {}
     try:
+        for number in _numbers():
+            before[number] = signal.signal(number, handler)
         yield
     except BaseException as error:
         # A terminal that was hung up cannot be restored. The signal, and not the error of that, is
