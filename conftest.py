@@ -49,9 +49,9 @@ hypothesis.settings.load_profile("the same each time")
 #   depends only on names and contents of files.
 # * The longest scopes come first. If one began last, all other processes would wait for it.
 # * Then come the other files with a real broker, then the quick ones.
-# * Files with a real broker wait for two thirds of their time, and the others only compute. So one
-#   process in five begins with the latter, and computes while the others wait. Quick files remain
-#   for the end, where they fill the gaps evenly.
+# * Files with a real broker wait for two thirds of their time, and files without one only compute.
+#   So one process in five begins with the files without a broker, and computes while the other
+#   processes wait. Quick files remain for the end, where they fill the gaps evenly.
 # * A test marked ``alone`` measures something that a busy machine falsifies. No other test may run
 #   at the same time. Such a test waits until the tests of the other processes have ended, so its
 #   file comes when these are quick ones.
@@ -61,7 +61,7 @@ ROOT = Path(__file__).parent
 SPARK = "spark"
 #: The scope of the files that run programs of the documentation with their topic ``greetings``.
 PAGES = "pages"
-#: Of so many processes, one begins with the files that do not wait.
+#: One process in so many begins with the files that do not wait.
 COMPUTING = 5
 #: The longest scopes, in the order in which they begin.
 LONGEST = [

@@ -85,7 +85,7 @@ def _row(one: Setting) -> str:
     limits = [part for part in unit_and_limits(one).split(", ") if part and part not in _USUAL]
     shown = isinstance(one.default, bool | int | float) and one.choices is None  # by the default
     named = one.choices is not None and all(repr(each) in one.doc for each in one.choices)
-    # The text says of what it is a function.
+    # The text describes the function, so its type is left out.
     function = "Callable" in _type(one) and "Literal" not in _type(one)
     plain = _type(one) in ("str", "str | Sequence[str]", "int") or named or function
     usual = (one.name.replace("_", "."), one.name.replace("sasl_oauth_", "sasl.oauthbearer."))

@@ -55,9 +55,9 @@ class _Key(NamedTuple):
     purpose: Purpose
 
 
-# A broker in a container often advertises a name or an address that has a meaning only there. The
-# bootstrap address works, and then the client dials something that its user has never written
-# anywhere. One such address that works shows that the cluster's addresses are good.
+# A broker in a container often advertises a name or an address that works only inside of it. Then
+# the bootstrap address works, and the client fails at an address that its user has never written.
+# Once the client has reached one advertised address, errors no longer blame the advertising.
 class AdvertisedAddresses:
     """The addresses that only the cluster names, for errors about them."""
 
@@ -73,7 +73,7 @@ class AdvertisedAddresses:
         self._proven = self._proven or self._is_advertised(node)
 
     def origin(self, node: Node) -> str:
-        """Return where the address of ``node`` is from; empty if that would explain nothing."""
+        """Return a hint that the broker advertises this address; empty if it is not the cause."""
         if self._proven or not self._is_advertised(node):
             return ""
         return (

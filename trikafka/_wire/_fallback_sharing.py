@@ -140,8 +140,8 @@ class BufferFront:
 class HeldRecords:
     """Records that the program has: ``acquired``, from ``_start`` to before ``_stop``.
 
-    They are a block. The compiled implementation enters and leaves that of one record without a
-    coroutine, in the usual case.
+    ``async with`` opens their block. If it is the block of a single record, the compiled
+    implementation usually enters and leaves it without a coroutine.
     """
 
     __slots__ = ("_cancel_elsewhere", "_parts", "_scope", "_start", "_stop", "_verdict", "acquired")
@@ -180,7 +180,7 @@ class HeldRecords:
         """Close the block, and acknowledge."""
         return self._exit(kind, error, trace)
 
-    # What a subclass has: the complete ways, and what the quick ones need.
+    # A subclass defines these: the complete ways through a block, and what the quick ways call.
 
     def _acknowledge_several(self, verdict: bytes) -> None:
         raise NotImplementedError

@@ -215,9 +215,9 @@ class _Here(threading.local):
 _here = _Here()
 
 
-# asyncio.run() closes its loop without a word to those who use it. A program that has not left the
-# block of a client would lose the records in its buffer silently, and its groups would wait for the
-# end of its sessions.
+# asyncio.run() closes its loop without notice to the code that uses it. If a program has not left
+# the block of a client, the records in the client's buffer would be lost silently, and its group
+# would wait until its session ends.
 def _end_at_exit() -> None:
     """End the clients that the main thread has left open; called when the program ends."""
     guest = _here.guest

@@ -410,8 +410,8 @@ class Producer(OpenedClient):
         # first record crosses. Those behind it are appended right after it, in their order. If the
         # first one is cancelled, the next one crosses in its place. If it fails, or the buffer is
         # full, each of those that cannot be appended crosses by itself, for the rest of its time.
-        # So does the first one if the topic lacks its partition: that partition may come within
-        # three seconds, and the others are for partitions that are there.
+        # The first record itself crosses behind the others if the topic lacks its partition. It
+        # waits up to three seconds for that partition, and the others need not wait for it.
         # A record of a transaction always crosses: Trio's side knows whether that is still open.
         began = time.perf_counter()
         record = topic, value, key, headers, timestamp, partition

@@ -33,8 +33,8 @@ _RESOURCES = {
     "owners": "user",
 }
 #: Each type of resource in words, and the operations that brokers check on it (Kafka's
-#: ``AclEntry.supportedOperations``), beside "all". A broker takes a rule about any other operation,
-#: and the rule then allows and denies nothing.
+#: ``AclEntry.supportedOperations``), except "all". A broker accepts a rule about another operation,
+#: but such a rule allows and denies nothing.
 _CHECKED = {
     "topic": (
         "a topic",
@@ -104,7 +104,7 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "owners",
         multiple=True,
         metavar="USER",
-        help="A user whose delegation tokens others create or see.",
+        help="A user for whom others create delegation tokens, or whose tokens they see.",
     )
     @click.option("--cluster", "cluster", is_flag=True, help="The cluster itself.")
     @click.option(

@@ -820,7 +820,7 @@ class ShareConsumerConfig(ClientConfig):
 
 
 def _hint(name: str, client: type[ClientConfig]) -> str:
-    """Return a hint about a setting of other clients, of trikafka's or of other libraries'."""
+    """Return a hint about a setting of another client of trikafka, or of another library."""
     whose, rule = _whose(name, client), rule_of(name)
     if whose or rule is None:
         return whose

@@ -90,7 +90,7 @@ _RESETS = {
     "error": "none",
 }
 _NO_LIMIT = {"0": math.inf, "-1": math.inf}
-#: A broker returns a whole batch in any case, so the least size has the effect of none.
+#: A broker always returns at least one whole batch, so a limit of one byte acts as a limit of zero.
 _LEAST_SIZE = {"0": 1}
 
 _IAM = "software.amazon.msk.auth.iam"

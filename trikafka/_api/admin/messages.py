@@ -48,10 +48,10 @@ def collection_of(kind: type[T], what: str, given: Any, *refused: type) -> list[
         kind: The class of the values.
         what: The name of the argument.
         given: The argument.
-        refused: Kinds of collections that are no answer here. A text never is.
+        refused: Iterable types that are an error for this argument. ``str`` always is.
 
     Raises:
-        ConfigurationError: The argument is no collection, or has something else in it.
+        ConfigurationError: The argument is no collection, or one of its values is no ``kind``.
     """
     if isinstance(given, (str, *refused)) or not isinstance(given, Iterable):
         raise ConfigurationError(f"{what} must be a collection of {kind.__name__}, not {given!r}")

@@ -105,9 +105,9 @@ def check_run(token: trio.lowlevel.TrioToken, thread: int | None = None) -> None
     """Raise :exc:`IllegalStateError` in another Trio run than that of ``token``, a client's.
 
     Trio's own error there would be an ``AssertionError``, or a task would be scheduled in the wrong
-    run. With the ``thread`` of the run, this raises in other threads, too: the state of a client is
-    for one thread, and nothing there could wake its tasks. Outside of Trio in that thread it raises
-    nothing: what needs Trio fails there by itself.
+    run. With the ``thread`` of the run, this also raises in other threads: only the thread of the
+    run may change a client's state and wake its tasks. In that thread but outside of Trio, this
+    raises nothing: calls that need Trio fail there by themselves.
     """
     try:
         here = trio.lowlevel.current_trio_token()
@@ -152,7 +152,7 @@ class Service:
         return self
 
     def check(self) -> None:
-        """Raise :exc:`IllegalStateError` in another run or thread than that of the client's tasks."""
+        """Raise :exc:`IllegalStateError` in another run or thread than the client's."""
         check_run(self._token, self._thread)
 
     # A Ctrl-C before the stop would leave the block waiting for the host for ever.
@@ -224,8 +224,9 @@ class Service:
                 raise cancelled from None
         except (trio.Cancelled, GeneratorExit):
             raise
-        # Ctrl-C, ``sys.exit`` in a function of the user, or another error that is no Exception, such
-        # as pytest's. In the nursery it would be in a group, and might be lost behind what follows.
+        # Ctrl-C, ``sys.exit`` in a function of the user, or another error that is no Exception,
+        # such as that of ``pytest.fail()``. The nursery would put it into a group with the errors
+        # that follow from it, and it might be lost there.
         except BaseException as interrupt:
             self._stopped_by(interrupt)
 

@@ -81,8 +81,8 @@ class ShareCore:
         task: Any = current_task()
         return not (task._cancel_status.effectively_cancelled or task._runner.ki_pending)
 
-    # The scope of a block. An interrupt in these two would leave Trio's scopes and the records with
-    # different blocks, so Trio holds it back until the next checkpoint.
+    # The scope of a block. An interrupt between its change and that of the block's records would
+    # leave one of them open without the other. So Trio holds it back until the next checkpoint.
 
     @staticmethod
     @trio.lowlevel.enable_ki_protection

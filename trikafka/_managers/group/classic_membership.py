@@ -330,7 +330,7 @@ class ClassicMembership(MembershipBase):
         if code := response.error_code or next(
             (member.error_code for member in members if member.error_code), 0
         ):
-            if code == ErrorCode.UNKNOWN_MEMBER_ID:  # it is out already: a close need not leave
-                self._member.forget()
+            if code == ErrorCode.UNKNOWN_MEMBER_ID:
+                self._member.forget()  # it is out already: the close sends no leave
             raise from_code(code, f"leaving group {self._group!r}", operation="Read")
         self._member.forget()

@@ -289,7 +289,7 @@ class ShareFetcher:
             self._wake.notify()
 
     # A new leader gives the records to others at once. The old leader says so in its next response.
-    # But that broker may be frozen, and gets no request while this member holds all that it may.
+    # But that broker may be frozen, and gets no request while this member is full (max_in_flight).
     # Nor does a fetch name a partition that was assigned to another member while its records are
     # held here. So the metadata is asked as often as responses come otherwise. Kafka has no request
     # by which the leader itself would confirm its locks, but for renewals. Asking again only once

@@ -27,7 +27,7 @@ from .sizes import Sizes, check
 #: The deepest nesting in values from which a schema is inferred. Readers of Parquet go no deeper
 #: than 100.
 _DEEPEST = 30
-#: The most digits of decimals, by their number of bits.
+#: The largest precision of a decimal, by its number of bits.
 _DIGITS = {"128": 38, "256": 76}
 _DECIMAL = re.compile(r"decimal(128|256)?\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 #: Null items of lists.
@@ -120,15 +120,15 @@ def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
 
 
 def _decimal(spec: str, path: str, where: str) -> pa.DataType:
-    """Return the type for such as ``decimal(10, 2)``, or with Arrow's number of bits."""
+    """Return the type of a name such as ``decimal(10, 2)`` or ``decimal128(10, 2)``."""
     if (found := _DECIMAL.fullmatch(spec)) is not None:
         precision, scale = int(found[2]), int(found[3])
         bits = found[1] or ("128" if precision <= _DIGITS["128"] else "256")
         if 1 <= precision <= _DIGITS[bits] and scale <= precision:
             return getattr(pa, f"decimal{bits}")(precision, scale)
     raise ConfigurationError(
-        f"{where}: {spec!r} of {path!r} must be decimal(PRECISION, SCALE), with 1 to 38 digits "
-        "(decimal256: 76) of which at most all are behind the point"
+        f"{where}: {spec!r} of {path!r} must be decimal(PRECISION, SCALE): 1 to 76 digits "
+        "(decimal128: 38), and SCALE of them, from 0 to PRECISION, are behind the point"
     )
 
 
