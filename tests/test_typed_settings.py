@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 #: Lines that end in ``# wrong`` must be found, by the name that stands there, and no others.
 PROGRAM = """
 from array import array
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -159,6 +160,15 @@ async def right(**more: Unpack[ConsumerSettings]) -> None:
         print((await second.send("topic", bytearray(b"value"))).offset)
     async with trikafka.open_admin(bootstrap_servers="localhost:9092", client_id="c") as admin:
         print(await admin.list_topics())
+
+
+async def sharing(delivery: trikafka.Delivery[str, Order], batch: trikafka.ShareBatch[str, Order]) -> None:
+    async with AsyncExitStack() as stack:
+        print((await stack.enter_async_context(delivery)).record.value.number)
+        print((await stack.enter_async_context(batch)).topic.upper())
+    async with delivery as same:
+        print(same.record.key.upper())
+        same.record.value.decode()  # wrong
 
 
 async def wrong() -> None:

@@ -167,7 +167,9 @@ class HeldRecords:
         else:
             raise self._why_not()
 
-    def __aenter__(self) -> Awaitable[Self]:
+    # Coroutines, not only awaitables: an ``AsyncExitStack`` takes nothing else, for type checkers.
+
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
         """Open the block: see :class:`trikafka.Delivery`."""
         return self._enter()
 
@@ -176,7 +178,7 @@ class HeldRecords:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> Awaitable[bool]:
+    ) -> Coroutine[Any, Any, bool]:
         """Close the block, and acknowledge."""
         return self._exit(kind, error, trace)
 
