@@ -206,12 +206,13 @@ async def test_clients_are_not_copied(settings: dict[str, Any]) -> None:
     async with (
         trikafka.open_consumer("orders", group_id="g", **settings) as consumer,
         trikafka.open_producer(**settings) as producer,
+        trikafka.open_share_consumer("orders", group_id="s", **settings) as queue,
         trikafka.open_admin(**settings) as admin,
     ):
-        for client in (consumer, producer, admin):
+        for client in (consumer, producer, queue, admin):
             name = type(client).__name__
             for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
-                with pytest.raises(TypeError, match=rf"^a {name} .* open a client in each process"):
+                with pytest.raises(TypeError, match=rf"^trikafka\.{name} has .* in each process"):
                     duplicate(client)
 
 

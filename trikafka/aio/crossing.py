@@ -246,8 +246,8 @@ class Client:
     def __reduce__(self) -> NoReturn:
         """Refuse copies, as :class:`trikafka.Consumer` and the like do."""
         raise TypeError(
-            f"a {type(self).__name__} of trikafka.aio has connections and tasks, and cannot be "
-            "copied or pickled: open a client in each process"
+            f"trikafka.aio.{type(self).__name__} has connections and tasks, and cannot be copied "
+            "or pickled: open a client in each process"
         )
 
     def _failed(self, error: BaseException | None) -> None:

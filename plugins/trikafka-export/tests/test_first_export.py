@@ -166,7 +166,7 @@ async def test_start_is_kept_for_a_table_to_be(world: World) -> None:
 async def test_quiet_table_without_columns_warns(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A table of a catalog has no place before it is created, so the start has none, either."""
+    """The catalog decides where the table will be, so no folder can store the start yet."""
     lake = make_lake("iceberg", tmp_path)
     options = {**lake.options, "value_format": "json"}
     first = await first_export(world, destination=lake.destination, **options)

@@ -47,8 +47,8 @@ class MeteredClient:
     def __reduce__(self) -> NoReturn:
         """Refuse copies, also for other processes: sockets and tasks cannot be copied."""
         raise TypeError(
-            f"a {type(self).__name__} of trikafka has connections and tasks, and cannot be copied "
-            "or pickled: open a client in each process"
+            f"trikafka.{type(self).__name__} has connections and tasks, and cannot be copied or "
+            "pickled: open a client in each process"
         )
 
     def register_metric(

@@ -357,7 +357,10 @@ class RebalanceListenerInvoker:
 
 
 def _no_end(error: Exception, name: str, listener: RebalanceListener) -> Exception:
-    """Return the error of a listener, as another one if it would end the user's ``async for``."""
+    """Return the error of a listener, or a RuntimeError in place of :exc:`StopAsyncIteration`.
+
+    Python would take the latter for the end of the user's ``async for``.
+    """
     if not isinstance(error, StopAsyncIteration):
         return error
     raised = RuntimeError(f"{name} of {listener!r} raised StopAsyncIteration")
