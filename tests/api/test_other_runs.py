@@ -259,6 +259,27 @@ async def test_a_delivery_stays_in_its_run(batch: bool) -> None:
             await held.acknowledged()
 
 
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_thread_decides_no_record(batch: bool) -> None:
+    """Once, such a verdict reached no broker, and a flush waited for it for ever."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.shares.times.auto_offset_reset = "earliest"
+        cluster.append("t", 0, [b"a", b"b"])
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with OPENINGS["share consumer"](given) as queue:
+            held = await (queue.receive_batch() if batch else queue.receive())
+
+            def work() -> None:
+                for call in (held.accept, lambda: held.__aenter__().send(None)):
+                    with pytest.raises(IllegalStateError, match=r"trio\.from_thread\.run_sync"):
+                        call()
+
+            await trio.to_thread.run_sync(work)
+            await trio.to_thread.run_sync(trio.from_thread.run_sync, held.accept)
+            with trio.fail_after(10):
+                await held.acknowledged()
+
+
 @pytest.mark.parametrize("kind", OPENINGS)
 def test_a_later_run_is_refused(kind: str) -> None:
     """The first run has ended without the end of the client's block."""

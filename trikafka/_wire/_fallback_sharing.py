@@ -7,6 +7,7 @@ the rules of them, stand in ``_state/share/acquired.py``.
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
@@ -25,9 +26,10 @@ class HoldingCounts:
     records, or none that is buffered.
     """
 
-    __slots__ = ("buffered", "enough", "held", "made_room")
+    __slots__ = ("_thread", "buffered", "enough", "held", "made_room")
 
     def __init__(self) -> None:
+        self._thread = threading.get_ident()
         self.buffered = 0
         self.held = 0
         self.enough = -1
@@ -162,6 +164,9 @@ class HeldRecords:
         if state == _OPEN:
             self._verdict = verdict
         elif state == _DELIVERED:
+            # A decision may wake tasks of Trio's, which another thread cannot do.
+            if self.acquired._holdings._thread != threading.get_ident():
+                self._parts.home.check()
             self._verdict = verdict
             self.acquired.decide_one(self._start, verdict[0])
         else:

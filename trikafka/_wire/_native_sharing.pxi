@@ -7,6 +7,8 @@
 # the states are those of `_state/share/acquired.py`, whose class is a subclass of `AcquiredStates`:
 # all that is not about a single record is decided there.
 
+from cpython.pythread cimport PyThread_get_thread_ident
+
 cdef bytes ACCEPT = b"\1"
 
 # States of a record; tests hold them together with RecordState.
@@ -24,8 +26,10 @@ cdef class HoldingCounts:
     cdef public Py_ssize_t held
     cdef public Py_ssize_t enough
     cdef public object made_room
+    cdef long thread
 
     def __init__(self):
+        self.thread = PyThread_get_thread_ident()
         self.buffered = self.held = 0
         self.enough = -1
         self.made_room = None
@@ -162,6 +166,9 @@ cdef class HeldRecords(_Source):
         if state == OPENED:
             self._verdict = verdict
         elif state == DELIVERED:
+            # A decision may wake tasks of Trio's, which another thread cannot do.
+            if self.acquired._holdings.thread != PyThread_get_thread_ident():
+                self._parts.home.check()
             self._verdict = verdict
             self.acquired.decide_one(self._start, verdict[0])
         else:
@@ -194,13 +201,13 @@ cdef class HeldRecords(_Source):
                 and acquired.decides_alone(self._start)
             )
         parts = self._parts
+        parts.home.check()  # first: in another thread there is no task
         current_task = parts.core.current_task
         if current_task is None:
             return False
         task = current_task()
         if task._cancel_status.effectively_cancelled or task._runner.ki_pending:
             return False
-        parts.home.check()
         return self._scope is None and self._cancel_elsewhere is None and acquired.state(self._start) == DELIVERED
 
     cdef object next_item(self, int step):

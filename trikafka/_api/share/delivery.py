@@ -80,7 +80,8 @@ class _Held(_HeldRecords):
 
         Raises:
             LockLostError: The lock is lost; another member may have the record.
-            IllegalStateError: It was acknowledged before.
+            IllegalStateError: It was acknowledged before. Or another thread calls, without a block:
+                use :func:`trio.from_thread.run_sync` there.
         """
         self._acknowledge(_ACCEPT)
 
@@ -273,6 +274,7 @@ class _Held(_HeldRecords):
             return
         if not acquired.are_delivered(start, stop):
             raise self._why_not()
+        self._parts.home.check()
         self._verdict = verdict
         acquired.decide(start, stop, verdict)
 
