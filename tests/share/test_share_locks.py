@@ -105,7 +105,12 @@ async def test_health_names_a_block_without_a_limit(autojump_clock: Clock) -> No
             assert queue.health().ok
 
 
-@pytest.mark.parametrize("step", ["_enter", "_exit", "enter_scope", "exit_scope"])
+compiled = pytest.mark.skipif(name_in_use == "pure", reason="it always takes the complete way")
+
+
+@pytest.mark.parametrize(
+    "step", ["_enter", "_exit", "enter_scope", pytest.param("exit_scope", marks=compiled)]
+)
 def test_an_interrupt_leaves_no_record_open(step: str) -> None:
     """Ctrl-C comes at each line of a block's beginning, and of its end, in turn.
 
@@ -160,7 +165,7 @@ def test_an_interrupt_leaves_no_record_open(step: str) -> None:
     assert len(struck) >= (1 if usual else 4)
 
 
-@pytest.mark.skipif(name_in_use == "pure", reason="it always takes the complete way")
+@compiled
 def test_interrupt_after_a_handler_leaves_none_open() -> None:
     """A handler decides another record while a block ends, and Ctrl-C comes right after it.
 
