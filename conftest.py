@@ -279,7 +279,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _assign_work_unit(self, node: Any) -> None:
             """Assign the next scope of the kind that the process prefers, or else of the other."""
-            number = int(node.gateway.id.removeprefix("gw"))
+            number = int("".join(filter(str.isdecimal, node.gateway.id)) or 0)
             computes = number % COMPUTING == COMPUTING - 1
             for scope in self.workqueue:
                 if _waits(scope) is not computes:
