@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -237,47 +238,49 @@ async def test_a_transaction_stays_in_its_run() -> None:
         assert len(cluster.records("t", 0)) == 1
 
 
-@pytest.mark.parametrize("batch", [False, True])
-async def test_a_delivery_stays_in_its_run(batch: bool) -> None:
+@asynccontextmanager
+async def held_records(batch: bool) -> AsyncIterator[Any]:
+    """Open a share consumer; yield a batch that it has received, or a delivery."""
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         cluster.shares.times.auto_offset_reset = "earliest"
         cluster.append("t", 0, [b"a", b"b"])
         given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
         async with OPENINGS["share consumer"](given) as queue:
             held = await (queue.receive_batch() if batch else queue.receive())
+            yield held
 
-            async def elsewhere() -> None:
-                with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
-                    async with held:
-                        pass
-                with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
-                    await held.acknowledged()
 
-            run_in_thread(elsewhere)
-            async with held:
-                pass
-            await held.acknowledged()
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_delivery_stays_in_its_run(batch: bool) -> None:
+    async with held_records(batch) as held:
+
+        async def elsewhere() -> None:
+            with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
+                async with held:
+                    pass
+            with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
+                await held.acknowledged()
+
+        run_in_thread(elsewhere)
+        async with held:
+            pass
+        await held.acknowledged()
 
 
 @pytest.mark.parametrize("batch", [False, True])
 async def test_a_thread_decides_no_record(batch: bool) -> None:
     """Once, such a verdict reached no broker, and a flush waited for it for ever."""
-    async with ScriptedCluster(topics={"t": 1}) as cluster:
-        cluster.shares.times.auto_offset_reset = "earliest"
-        cluster.append("t", 0, [b"a", b"b"])
-        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
-        async with OPENINGS["share consumer"](given) as queue:
-            held = await (queue.receive_batch() if batch else queue.receive())
+    async with held_records(batch) as held:
 
-            def work() -> None:
-                for call in (held.accept, lambda: held.__aenter__().send(None)):
-                    with pytest.raises(IllegalStateError, match=r"trio\.from_thread\.run_sync"):
-                        call()
+        def work() -> None:
+            for call in (held.accept, lambda: held.__aenter__().send(None)):
+                with pytest.raises(IllegalStateError, match=r"trio\.from_thread\.run_sync"):
+                    call()
 
-            await trio.to_thread.run_sync(work)
-            await trio.to_thread.run_sync(trio.from_thread.run_sync, held.accept)
-            with trio.fail_after(10):
-                await held.acknowledged()
+        await trio.to_thread.run_sync(work)
+        await trio.to_thread.run_sync(trio.from_thread.run_sync, held.accept)
+        with trio.fail_after(10):
+            await held.acknowledged()
 
 
 @pytest.mark.parametrize("kind", OPENINGS)

@@ -56,7 +56,7 @@ class _Jars(NamedTuple):
 
 
 class ToolFiles(NamedTuple):
-    """What Kafka's tools of an open cluster run with."""
+    """The files and programs that Kafka's tools run with, of an open cluster."""
 
     directory: Path
     #: The directory for the JVMs' leftovers.
@@ -263,7 +263,7 @@ class KafkaCluster:
 
     @property
     def tool_files(self) -> ToolFiles:
-        """What the tools run with, for another process.
+        """The files and programs of Kafka's tools, for another process.
 
         Raises:
             BrokerError: The cluster is not open.

@@ -35,7 +35,7 @@ _BORROW, _END = "borrow", "end"
 
 @dataclass(frozen=True)
 class Loan:
-    """What another process needs to use a cluster of one broker, and to run Kafka's tools."""
+    """The data by which another process uses a cluster of one broker, and runs Kafka's tools."""
 
     version: str
     files: ToolFiles

@@ -278,7 +278,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         """Stop delivering records of these partitions until :meth:`resume`.
 
         Heartbeats go on, and the partitions stay assigned. A rebalance that revokes a partition
-        ends its pause, even if the partition comes back: pause it again in the listener's
+        ends its pause, even if it is assigned again: pause it again in the listener's
         ``on_partitions_assigned``.
 
         Args:
