@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import click
 import pytest
 
+from trikafka.cli.offsets import parse_at
 from trikafka.cli.resetting import parse_place
-from trikafka.cli.start import At, Start, parse, place
+from trikafka.cli.start import At, Start, check_come, parse, past_time, place
 
 
 @pytest.mark.parametrize(
@@ -89,3 +91,26 @@ def test_place_is_an_offset_of_the_log(
     warnings: list[str] = []
     assert place(start, 10, 50, at_time, warnings.append) == offset
     assert bool(warnings) is warned
+
+
+@pytest.mark.parametrize("read", [parse, parse_place, parse_at, past_time])
+def test_seconds_are_not_taken_for_milliseconds(read: Callable[[str], object]) -> None:
+    """As milliseconds they are in January 1970: the look-up of that finds the whole log."""
+    with pytest.raises(click.UsageError, match=r"are 1970-01-21T11:37:40.800000\+00:00; add 000"):
+        read("@1769860800")
+    read("@1769860800000")
+    read("1970-01-21T11:37:40.8")
+
+
+def test_offset_like_seconds_is_one() -> None:
+    assert parse("1769860800") == Start(At.OFFSET, 1_769_860_800)
+
+
+def test_time_to_come_is_refused_without_records() -> None:
+    """Its place would be the end, from where on records come that are not as late."""
+    for late, text in ((4_000_000_000_000, "2096-10-02T07:06:40"), (2**63 - 1, f"{2**63 - 1} ms")):
+        with pytest.raises(click.ClickException, match=f"as late as {text}"):
+            check_come(Start(At.TIME, late), [None, None])
+    check_come(Start(At.TIME, 4_000_000_000_000), [None, 5])
+    check_come(Start(At.TIME, 1_000), [None])
+    check_come(Start(At.OFFSET, 4_000_000_000_000), [None])

@@ -50,7 +50,7 @@ class Ends(NamedTuple):
     "at",
     metavar="PLACE",
     help="earliest, latest, newest (the record with the highest timestamp), or a time: "
-    "2026-01-31T12:00, -1h, or @ and milliseconds.",
+    "2026-01-31T12:00 in UTC, -1h, or @ and milliseconds.",
 )
 @output_option
 @common_options

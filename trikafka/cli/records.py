@@ -43,8 +43,8 @@ def command(common: Common) -> None:
     "--before",
     required=True,
     metavar="PLACE",
-    help="The first record to keep: latest (none), an offset, or a time (2026-01-31T12:00, -1h, "
-    "or @ and milliseconds).",
+    help="The first record to keep: latest (none), an offset, or a time (2026-01-31T12:00 in UTC, "
+    "-1h, or @ and milliseconds).",
 )
 @execute_option
 @output_option

@@ -14,7 +14,7 @@ from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import changed, known_topics
 from .progress import warn
-from .start import At, Start, parse
+from .start import At, Start, check_come, parse
 from .tables import say, say_json, table
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ async def offsets_at(
     times = {}
     if isinstance(place, Start) and place.at is At.TIME:
         times = await admin.list_offsets(dict.fromkeys(partitions, place.value))
+        check_come(place, times.values())
     found = {}
     for tp in partitions:
         begin, end, at_time = begins[tp], ends[tp], times.get(tp)
@@ -170,8 +171,8 @@ async def offsets_at(
     "to",
     required=True,
     metavar="PLACE",
-    help="earliest, latest, an offset, a time (2026-01-31T12:00, -1h, or @ and milliseconds), or +N or "
-    "-N from the committed offset.",
+    help="earliest, latest, an offset, a time (2026-01-31T12:00 in UTC, -1h, or @ and milliseconds), "
+    "or +N or -N from the committed offset.",
 )
 @execute_option
 @output_option

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 import click
@@ -25,6 +25,10 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 #: A time before now.
 _AGO = re.compile(r"-(\d{1,9})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+#: Numbers that are seconds since the epoch, from 2001 to the year 5138. As milliseconds they would
+#: be days of 1970 to 1973, before nearly all records.
+_LIKE_SECONDS = range(10**9, 10**11)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class At(Enum):
@@ -56,6 +60,7 @@ def parse(text: str) -> Start:
 
     Raises:
         click.BadParameter: The text is none of these.
+        click.UsageError: Milliseconds that look like seconds.
     """
     if text in _WORDS:
         return Start(At[_WORDS[text]])
@@ -88,6 +93,12 @@ def _time(text: str, option: str = "--from") -> int:
     The time zone is UTC if the text names none.
     """
     number = whole(text)
+    if number is not None and number in _LIKE_SECONDS:
+        # No BadParameter: callers replace those by the list of the places that they know.
+        raise click.UsageError(
+            f"{text} milliseconds since the epoch are {time_of(number)}; add 000 if these are "
+            "seconds, or write the date"
+        )
     if number is not None:
         return number
     if ago := _AGO.fullmatch(text):
@@ -111,6 +122,7 @@ def past_time(text: str) -> int:
 
     Raises:
         click.BadParameter: The text is no time, or one that has not come yet.
+        click.UsageError: Milliseconds that look like seconds.
     """
     ms = _time(text.removeprefix("@"), "--until")
     if ms > time.time() * 1000:
@@ -119,6 +131,36 @@ def past_time(text: str) -> int:
             param_hint="--until",
         )
     return ms
+
+
+def check_come(start: Start, found: Iterable[object]) -> None:
+    """Refuse a time that has not come yet, unless records have it.
+
+    The end, which is the place of a time behind all records, would be before that time: the records
+    up to it would be read, or skipped for good.
+
+    Args:
+        start: The place.
+        found: What was found of the time in each partition; ``None``: no record is as late.
+
+    Raises:
+        click.ClickException: No record is as late.
+    """
+    if start.at is not At.TIME or start.value <= time.time() * 1000:
+        return
+    if all(each is None for each in found):
+        raise click.ClickException(
+            f"no record is as late as {time_of(start.value)}, which has not come yet (times without"
+            " a zone are UTC; milliseconds since the epoch have 13 digits)"
+        )
+
+
+def time_of(ms: int) -> str:
+    """Return a time since 1970 in ISO 8601; in milliseconds if it is beyond the year 9999."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=ms)).isoformat()
+    except OverflowError:
+        return f"{ms} ms"
 
 
 def place(

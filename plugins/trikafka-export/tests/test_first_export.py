@@ -14,7 +14,13 @@ from lakes import make_lake
 from test_flow import T0, World
 from trikafka_export.command import _sentence
 
-from trikafka import ExportIncompleteError, ExportResult, TopicPartition, export
+from trikafka import (
+    ConfigurationError,
+    ExportIncompleteError,
+    ExportResult,
+    TopicPartition,
+    export,
+)
 from trikafka.testing import ScriptedCluster
 
 HOUR = 3_600_000
@@ -68,6 +74,15 @@ async def test_quiet_first_export_keeps_its_start(
     add(world, 0, 20 * HOUR, b"noon")
     await world.export(start=33 * HOUR)
     assert values(world) == ["noon"]
+
+
+@pytest.mark.parametrize(
+    ("start", "says"), [(1_769_860_800, "multiply seconds by 1000"), (2**62, "has not come yet")]
+)
+async def test_start_of_another_unit_is_refused(world: World, start: int, says: str) -> None:
+    """Seconds would export the whole log, microseconds skip it."""
+    with pytest.raises(ConfigurationError, match=says):
+        await world.export(start=start)
 
 
 async def test_silent_partition_is_not_called_quiet(

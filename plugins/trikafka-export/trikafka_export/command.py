@@ -75,7 +75,8 @@ class _ExportCommand(click.Command):
     "--from",
     "start",
     metavar="WHERE",
-    help="Where the first export begins: beginning (default), or a time: 2026-01-31T12:00, -1h.",
+    help="Where the first export begins: beginning (default), or a time: 2026-01-31T12:00 in "
+    "UTC, -1h.",
 )
 @click.option(
     "--format",
