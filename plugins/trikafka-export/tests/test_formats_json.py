@@ -187,7 +187,13 @@ def test_any_bytes_are_read_or_refused(value: bytes) -> None:
     ("values", "schema"),
     [
         ([b'{"n": 1}', b'{"n": 1.5}'], {"n": "double"}),
-        ([b'{"n": 9223372036854775808}'], {"n": "double"}),
+        ([b'{"n": 9223372036854775808}', b'{"n": 1}'], {"n": "decimal(38, 0)"}),
+        ([b'{"n": 9223372036854775808}', b'{"n": 1.5}'], {"n": "double"}),
+        ([b'{"n": ' + b"9" * 39 + b"}"], {"n": "double"}),
+        (
+            [b'{"o": [{"n": 18446744073709551615}, null], "m": 1}', b'{"o": null}'],
+            {"o": [{"n": "decimal(38, 0)"}], "m": "int64"},
+        ),
         ([b'{"n": 1, "n": "x"}'], {"n": "string"}),
         ([b'\xef\xbb\xbf{"n": 1}', b"[1]", b"junk", None], {"n": "int64"}),
         ([b'{"a": NaN}', b'{"b": null}'], {"a": "double", "b": "string"}),

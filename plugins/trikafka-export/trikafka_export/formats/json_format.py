@@ -155,6 +155,26 @@ def _depth(value: Any) -> int:
     return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
 
 
+# pyarrow takes a whole number that needs more than 64 bits for a double, which would change its last
+# digits: those of an id, for example.
+def _exact(spec: Any, values: Sequence[Any]) -> Any:
+    """Return a schema's entry with decimals for doubles of which all values are whole numbers."""
+    if isinstance(spec, dict):
+        objects = [value for value in values if isinstance(value, dict)]
+        return {
+            name: _exact(each, [value[name] for value in objects if name in value])
+            for name, each in spec.items()
+        }
+    if isinstance(spec, list):
+        return [_exact(spec[0], [item for value in values for item in value or ()])]
+    numbers = [value for value in values if value is not None]
+    if spec == "double" and all(
+        isinstance(number, int) and abs(number) < 10 ** _DIGITS["128"] for number in numbers
+    ):
+        return f"decimal({_DIGITS['128']}, 0)"
+    return spec
+
+
 def infer(values: Iterable[bytes | None], topic: str) -> dict[str, Any]:
     """Return the schema of the values that are JSON objects; others are ignored.
 
@@ -187,7 +207,7 @@ def infer(values: Iterable[bytes | None], topic: str) -> dict[str, Any]:
             raise ExportError(
                 f"the first {len(good)} values of {topic!r} are empty objects; give value_schema"
             )
-        found: dict[str, Any] = spec
+        found: dict[str, Any] = _exact(spec, [json.loads(value) for value in good])
         return found
     raise ExportError(
         f"no value of {topic!r} is a JSON object, so there is no schema to infer; give value_schema"
