@@ -7,14 +7,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import click
 import pytest
 from piping import consumed
 from trio.testing import MockClock as Clock
 
 from trikafka import Record, TimestampType
 from trikafka.cli.record_lines import matching, output_format
-from trikafka.cli.start import past_time
-from trikafka.testing import ScriptedCluster
+from trikafka.cli.start import At, Start, past_time
+from trikafka.testing import ScriptedCluster, control_batch, encode_batch
 
 Out = Callable[[], list[bytes]]
 
@@ -60,6 +61,44 @@ async def test_until_ends_before_a_time(autojump_clock: Clock, out: Out) -> None
         assert sorted(out()) == [b"0", b"0", b"1", b"1", b"2", b"2"]
         await consumed(cluster, form=raw, until_end=False, until_time=9_999)
         assert len(out()) == 20
+
+
+async def test_time_to_come_has_no_place(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.append("t", 0, [(None, b"0", 1_000)])
+        start = Start(At.TIME, 4_000_000_000_000)
+        with pytest.raises(click.ClickException, match="has not come yet"):
+            await consumed(cluster, start=start, until_end=False)
+        cluster.append("t", 0, [(None, b"1", start.value)])
+        await consumed(cluster, start=start)
+
+
+@pytest.mark.parametrize(
+    ("count", "found"),
+    [(1, ["9"]), (2, ["8", "9"]), (9, [str(n) for n in range(1, 10)]), (99, None), (20_000, None)],
+)
+async def test_last_records_are_counted(
+    autojump_clock: Clock, out: Out, count: int, found: list[str] | None
+) -> None:
+    """Markers of transactions have offsets, too, and the log may end with them."""
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        for number in range(10):
+            batch = encode_batch(
+                [b"%d" % number], timestamp=1, producer=(5, 0, number), transactional=True
+            )
+            cluster.append_batch("t", 0, batch)
+            cluster.append_batch("t", 0, control_batch(5, 0, commit=True, timestamp=1))
+        raw = output_format("raw", None)
+        await consumed(cluster, form=raw, start=Start(At.LAST, count))
+        assert [line.decode() for line in out()] == (found or [str(n) for n in range(10)])
+
+
+async def test_last_records_of_each_partition(autojump_clock: Clock, out: Out) -> None:
+    async with ScriptedCluster(topics={"t": 3}) as cluster:
+        cluster.append("t", 0, [b"%d" % number for number in range(100)])
+        cluster.append("t", 1, [b"a"])
+        await consumed(cluster, form=output_format("raw", None), start=Start(At.LAST, 2))
+        assert sorted(out()) == [b"98", b"99", b"a"]
 
 
 def test_time_of_until_may_have_an_at() -> None:

@@ -5,7 +5,8 @@ A record that was not printed is never committed, however the command ends.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,7 @@ from .output import Keep, Output
 from .progress import Meter, meter, warn
 from .record_lines import OutputFormat
 from .running import Stop
-from .start import At, Start, place
+from .start import At, Start, check_come, place
 
 #: Seconds after which a member of a group checks whether it has reached the end, if no record
 #: arrives.
@@ -33,6 +34,9 @@ _LOOK = 0.2
 #: Seconds to wait for partitions after joining. The consumer group protocol (KIP-848) assigns them
 #: after the join.
 _ASSIGNED_WITHIN = 5.0
+#: The most records that ``--from -N`` counts, since it reads them twice. More are counted by their
+#: offsets.
+_COUNTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +150,18 @@ class Consuming:
             if start.at is At.TIME
             else {}
         )
+        check_come(start, times.values())
         limits = await self._limits(consumer, places)
         consumer.assign(places)
-        total = 0
+        offsets: dict[TopicPartition, int] = {}
         for tp in places:
             found = times.get(tp)
             at_time = found.offset if found is not None else None
-            offset = place(start, begins[tp], ends[tp], at_time, partial(_warn_of, tp))
+            offsets[tp] = place(start, begins[tp], ends[tp], at_time, partial(_warn_of, tp))
+        if start.at is At.LAST and 0 < start.value <= _COUNTED:
+            offsets = await _last(consumer, start.value, begins, offsets, ends)
+        total = 0
+        for tp, offset in offsets.items():
             consumer.seek(tp, offset)
             total += max(0, limits[tp] - offset) if limits else 0
         with self._showing(total if limits else None):
@@ -223,6 +232,40 @@ class Consuming:
             ", ".join(self._plan.topics), "records", total, beside_output=True
         ) as self._meter:
             yield
+
+
+# Not each offset has a record: markers of transactions have offsets, and compaction leaves gaps. So
+# the records before the end are counted, in ranges that become longer until there are enough.
+async def _last(
+    consumer: Consumer,
+    count: int,
+    begins: Mapping[TopicPartition, int],
+    offsets: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return the offset of the record in each partition that has ``count - 1`` others behind it.
+
+    Args:
+        consumer: The partitions are assigned to it.
+        count: The number of records.
+        begins: The beginnings of the partitions.
+        offsets: The first offsets to look at.
+        ends: The ends of the partitions.
+    """
+    found = dict(offsets)
+    few = {tp for tp, offset in found.items() if offset < ends[tp]}
+    for tp, offset in found.items():  # or the others would be fetched from their beginning
+        consumer.seek(tp, offset)
+    while few:
+        seen = {tp: deque[int](maxlen=count) for tp in few}
+        for tp in few:
+            consumer.seek(tp, found[tp])
+        async for batch in consumer.batches(until={tp: ends[tp] for tp in few}):
+            seen[TopicPartition(batch.topic, batch.partition)].extend(batch.offsets)
+        few = {tp for tp in few if len(seen[tp]) < count and found[tp] > begins[tp]}
+        found |= {tp: known[0] for tp, known in seen.items() if len(known) == count}
+        found |= {tp: max(begins[tp], ends[tp] - 8 * (ends[tp] - found[tp])) for tp in few}
+    return found
 
 
 def _warn_of(tp: TopicPartition, text: str) -> None:
