@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import click
 import pytest
@@ -30,6 +32,8 @@ def shown(output: str) -> None:
     [
         (None, None),
         (1_700_000_000_123, "2023-11-14T22:13:20.123+00:00"),
+        (253_402_300_799_999, "9999-12-31T23:59:59.999+00:00"),
+        (-62_135_596_800_000, "0001-01-01T00:00:00.000+00:00"),
         (1_700_000_000_123_456, "1700000000123456"),
         (2**63 - 1, str(2**63 - 1)),
         (-(2**63), str(-(2**63))),
@@ -145,3 +149,33 @@ def test_heads_of_groups_move_no_cursor() -> None:
         "partitions": [],
     }
     assert _as_text(group) == "g\\x1b[2J  (Empty, classic, 0 members)"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_wide_letters_take_two_columns() -> None:
+    lines = tables.table(("GROUP", "LAG"), [("订单", 1), ("u\u0308ber", 22), ("ab" * 30, 3)])
+    cells = [line.rstrip() for line in lines.splitlines()[1:]]
+    assert cells[0] == "订单" + " " * 35 + "1"
+    assert cells[1] == "u\u0308ber" + " " * 34 + "22"
+    (cut,) = tables.table(("G",), [("订" * 30,)]).splitlines()[1:]
+    assert cut == "订" * 19 + "…"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_lacks_no_letter(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locales, and pipes on Windows, may have encodings without the letters of a name."""
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding))
+    tables.say_json({"group": "订单"})
+    tables.say(tables.table(("GROUP", "LAG"), [("订单", 1)]))
+    tables.say("订 1")
+    sys.stdout.flush()
+    document, table = written.getvalue().decode(encoding).split("GROUP ")
+    assert json.loads(document) == {"group": "订单"}
+    assert table == "        LAG\n\\u8ba2\\u5355    1\n\\u8ba2 1\n"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_cut_needs_no_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    assert tables.table(("A",), [("a" * 60,)]).splitlines()[1] == "a" * 39 + "~"

@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 #: The narrowest column to which a cut table is made to fit.
 _NARROWEST = 8
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -34,13 +36,13 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         for at in range(len(header))
     ]
     cells = [list(header), *([_text(cell) for cell in row] for row in body)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(header))]
+    widths = [max(_width(row[at]) for row in cells) for at in range(len(header))]
     terminal = is_terminal()
     if terminal and _way() != "wide":
         _fit(widths, [len(name) for name in header], shutil.get_terminal_size().columns)
     lines = [
         "  ".join(
-            _cut(cell, width).rjust(width) if right else _cut(cell, width).ljust(width)
+            _padded(_cut(cell, width), width, right)
             for cell, width, right in zip(row, widths, numeric, strict=True)
         ).rstrip()
         for row in cells
@@ -55,8 +57,9 @@ def time_text(ms: int | None, timespec: str = "milliseconds") -> str | None:
     if ms is None:
         return None
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec)
-    except (ValueError, OverflowError, OSError):  # such as a producer's time in microseconds
+        # Without a float, in which a far time loses its last millisecond.
+        return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec=timespec)
+    except OverflowError:  # such as a producer's time in microseconds
         return str(ms)
 
 
@@ -76,7 +79,26 @@ def _fit(widths: list[int], headers: list[int], room: int) -> None:
 
 
 def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else cell[: width - 1] + "…"
+    if _width(cell) <= width:
+        return cell
+    while cell and _width(cell) > width - 1:
+        cell = cell[:-1]
+    return cell + ("…" if _encodable("…") else "~")
+
+
+def _padded(cell: str, width: int, right: bool) -> str:
+    blanks = " " * (width - _width(cell))
+    return blanks + cell if right else cell + blanks
+
+
+def _width(text: str) -> int:
+    """Return the number of a terminal's columns: letters of East Asia take two of them."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(sign) else 1 + (unicodedata.east_asian_width(sign) in "WF")
+        for sign in text
+    )
 
 
 def _way() -> str | None:
@@ -97,7 +119,7 @@ def say(text: str) -> None:
     if sys.stdout is None:
         raise click.ClickException("the standard output is closed")
     try:
-        click.echo(text)
+        click.echo(_escaped(text))
     except BrokenPipeError as error:
         raise NobodyReadsError from error
     except OSError as error:
@@ -109,11 +131,37 @@ def say(text: str) -> None:
 def say_json(what: object) -> None:
     """Print JSON to the standard output: one document, or a line for each element of a list."""
     if _way() != "jsonl":
-        say(json.dumps(what, indent=2, ensure_ascii=False))
+        say(_json(what, indent=2))
         return
     rows = what if isinstance(what, list) else [what]
     if rows:
-        say("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+        say("\n".join(map(_json, rows)))
+
+
+def _json(what: object, indent: int | None = None) -> str:
+    """Return JSON; its own escapes stand for what the output's encoding lacks."""
+    text = json.dumps(what, indent=indent, ensure_ascii=False)
+    return text if _encodable(text) else json.dumps(what, indent=indent)
+
+
+def _escaped(text: str) -> str:
+    """Return a text with escapes for what the output's encoding lacks."""
+    if _encodable(text):
+        return text
+    return text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding)
+
+
+# In the C locale Python writes UTF-8. Other locales, PYTHONIOENCODING and pipes on Windows have
+# encodings that lack letters.
+def _encodable(text: str) -> bool:
+    """Return whether the encoding of the standard output has all signs of a text."""
+    if text.isascii() or sys.stdout is None:
+        return True
+    try:
+        text.encode(sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def partition_json(tp: TopicPartition) -> dict[str, object]:
@@ -152,4 +200,4 @@ def say_done(output: str, line: str, what: Mapping[str, object]) -> None:
 
 
 def _text(cell: object) -> str:
-    return printable("-" if cell is None or cell == "" else str(cell))
+    return _escaped(printable("-" if cell is None or cell == "" else str(cell)))
