@@ -95,6 +95,9 @@ def test_json_of_a_record() -> None:
         ("hello", "--format raw"),
         ("[1]", "not an object"),
         ('{"vlaue": "x"}', "did you mean 'value'"),
+        ('{"id": 5, "name": "x"}', "there are topic, .*; for lines that are the values themselves"),
+        ('{"id": 5, "value": "x"}', "timestamp_type, key, value, headers$"),
+        ("{ \n", r"a line of its own \(jq -c\)"),
         ('{"value": 5}', "value must be text, null or"),
         ('{"value": {"base64": "?"}}', "base64 of value"),
         ('{"value": "\\ud800"}', "surrogate"),
@@ -108,6 +111,8 @@ def test_json_of_a_record() -> None:
         ('{"headers": [{"name": "a", "value": "b"}]}', "headers must be"),
         ('{"topic": 1}', "topic must be"),
         ("[" * 100_000, "not JSON"),
+        ('{"value": "a", "value": "b"}', "'value' occurs twice"),
+        ('{"headers": {"a": "1", "a": "2"}}', "'a' occurs twice; headers of one name need a list"),
     ],
 )
 def test_wrong_line_is_explained(line: str, says: str) -> None:

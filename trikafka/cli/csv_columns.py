@@ -183,6 +183,10 @@ class CsvBlocks:
     def _name(self, names: list[str]) -> None:
         if len(set(names)) != len(names):
             raise BadLineError("two columns have one name")
+        if len(names) == 1 and any(sign in names[0] for sign in ";\t|"):
+            raise BadLineError(
+                f"it names one column, {names[0]!r}: columns are separated by commas"
+            )
         found = roles(names, self._choice.key, self._choice.value)
         self._roles = {role: names.index(name) for role, name in found.items()}
         fields = (encode_basestring(name).replace("%", "%%") + ": %s" for name in names)

@@ -100,6 +100,9 @@ def command(
         raise click.UsageError("--key-column and --value-column are for CSV and Parquet")
     if form == "parquet" and (key is not None or headers or null):
         raise click.UsageError("-k, -H and -Z are not for Parquet: its columns say it all")
+    for name, _ in headers:
+        if not _is_text(name):
+            raise click.BadParameter(f"{name!r} is no text in UTF-8", param_hint="--header")
     delimiter = None if key_delimiter is None else literal(key_delimiter)
     plan = ProducePlan(
         files=files or ("-",),
@@ -125,6 +128,15 @@ def command(
     work = Producing(settings, plan)
     with work.delivered.reporting(output):
         run(work.main)
+
+
+def _is_text(argument: str) -> bool:
+    """Return whether an argument's bytes are UTF-8; Python has half surrogates for other ones."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _form_of(files: tuple[str, ...]) -> str:

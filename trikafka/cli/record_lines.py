@@ -54,8 +54,12 @@ def from_json(text: bytes) -> Line:
         BadLineError: The line is malformed.
     """
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
+        if text.strip() in (b"{", b"["):
+            raise BadLineError(
+                "this is JSON over several lines, but each record needs a line of its own (jq -c)"
+            ) from None
         raise BadLineError(
             f"this is not JSON ({_why(error)}); for lines as they are use --format raw"
         ) from None
@@ -67,6 +71,8 @@ def from_json(text: bytes) -> Line:
         if name not in FIELDS:
             near = difflib.get_close_matches(name, FIELDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FIELDS)}"
+            if found.keys().isdisjoint(("key", "value")) and not near:
+                hint += "; for lines that are the values themselves use --format raw"
             raise BadLineError(f"unknown field {name!r}; {hint}")
     topic = found.get("topic")
     if topic is not None and not (isinstance(topic, str) and topic.isascii()):
@@ -79,6 +85,22 @@ def from_json(text: bytes) -> Line:
         _bytes("value", found.get("value")),
         _headers(found.get("headers")),
     )
+
+
+# Python's parser would keep the last of two members with one name, and the record would lack the
+# other one, such as a header.
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary.
+
+    Raises:
+        BadLineError: It has a name twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadLineError(f"{twice!r} occurs twice; headers of one name need a list of pairs")
+    return found
 
 
 def _whole(found: dict[str, Any], name: str) -> int | None:
