@@ -160,7 +160,31 @@ def test_arguments_need_not_be_utf8() -> None:
     assert [keep(RECORD._replace(value=value)) for value in (b"a\xffb", b"ab")] == [True, False]
 
 
-@pytest.mark.parametrize("pattern", ["(", "(?u)x", "a{99999999999999}"])
+@pytest.mark.parametrize(
+    ("pattern", "value", "found"),
+    [
+        ("[äö]", "ü", False),
+        ("[äö]", "schön", True),
+        ("(?i)ÄRGER", "ärger", True),
+        (r"^\w{3}$", "größe"[:3], True),
+        ("^..$", "日本", True),
+        ("(?<=ß|s)e", "große", True),
+        (r"(?u)\d", "٣", True),
+    ],
+)
+def test_grep_matches_characters(pattern: str, value: str, found: bool) -> None:
+    """A pattern that was matched byte by byte took a part of a character for one."""
+    assert matching(pattern)(RECORD._replace(value=value.encode(), key=None)) is found
+
+
+def test_grep_finds_bytes_beside_a_pattern_for_text() -> None:
+    value = b"\xff\xfe ok"
+    assert matching("ok")(RECORD._replace(value=value))
+    assert matching(r"\xfe")(RECORD._replace(value=value))
+    assert not matching("(?u)ok")(RECORD._replace(value=value, key=None, headers=()))
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999999}"])
 def test_wrong_pattern_is_explained(pattern: str) -> None:
     with pytest.raises(click.BadParameter, match="is no regular expression"):
         matching(pattern)

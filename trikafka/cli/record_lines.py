@@ -14,6 +14,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -406,6 +407,8 @@ def output_format(
     )
 
 
+# Text is matched as text: in bytes, "[äö]" would be a set of four bytes, and find "ü", too. Bytes
+# that are not UTF-8 have no characters, so the pattern's own bytes are looked for in them.
 def matching(pattern: str) -> Callable[[Record], bool]:
     """Return whether a record has a match in its key, its value or a header's value.
 
@@ -413,14 +416,24 @@ def matching(pattern: str) -> Callable[[Record], bool]:
         click.BadParameter: The pattern is no regular expression.
     """
     try:
-        search = re.compile(argument_bytes(pattern)).search
+        in_text = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise click.BadParameter(
             f"{pattern!r} is no regular expression: {error}", param_hint="--grep"
         ) from None
+    in_bytes = None
+    with suppress(re.error, ValueError):  # some patterns are for text only, such as (?u)
+        in_bytes = re.compile(argument_bytes(pattern))
+
+    def found(data: bytes) -> bool:
+        try:
+            text = str(data, "utf-8")
+        except UnicodeDecodeError:
+            return in_bytes is not None and in_bytes.search(data) is not None
+        return in_text.search(text) is not None
 
     def keep(record: Record) -> bool:
-        texts = (record.value, record.key, *(value for _, value in record.headers))
-        return any(text is not None and search(text) is not None for text in texts)
+        parts = (record.value, record.key, *(value for _, value in record.headers))
+        return any(part is not None and found(part) for part in parts)
 
     return keep
