@@ -14,6 +14,7 @@ import pytest
 from lakes import IcebergLake, make_lake
 from pyiceberg.catalog import load_catalog
 from test_lake_commits import columns, log_of
+from trikafka_export.lake.delta import DeltaLog
 from trikafka_export.lake.iceberg import IcebergLog
 from trikafka_export.lake.library_errors import advised
 from trikafka_export.lake.options import lake_options
@@ -156,6 +157,15 @@ def test_relative_folder_is_made_absolute(
     assert table.location().startswith(f"{here}/lake")
     assert table.scan().to_arrow().num_rows == 0
     assert log.place() is not None
+
+
+@pytest.mark.parametrize(("name", "sign"), [("a%20b", "%20"), ("a#1", "#"), ("what?", "?")])
+def test_path_that_deltalake_misreads_is_refused(name: str, sign: str, tmp_path: Path) -> None:
+    """The table would be in another folder, or have no history that can be read."""
+    folder = tmp_path / name
+    with pytest.raises(ConfigurationError, match=re.escape(f"must have no {sign!r} in its path")):
+        DeltaLog(lake_options({"destination": str(folder), "format": "delta"}))
+    DeltaLog(lake_options({"destination": str(tmp_path / "a 100% ü"), "format": "delta"}))
 
 
 def test_plan_has_the_tables_location(tmp_path: Path) -> None:

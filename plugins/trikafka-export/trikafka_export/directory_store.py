@@ -64,6 +64,11 @@ class DirectoryStore(ExportStore):
                 raise ConfigurationError(
                     f"{destination!r} does not name a directory of this machine; write file:///path"
                 )
+            if address.query or address.fragment:  # which would be left out, silently
+                raise ConfigurationError(
+                    f"{destination!r} has a '?' or '#': in an address write %3F and %23, or give "
+                    "the path"
+                )
             destination = unquote(address.path)
         elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", destination):
             raise ConfigurationError(
