@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trikafka_export.formats.column_type import check_column
+from trikafka_export.formats.errors import SchemaError
 from trikafka_export.formats.json_format import JsonDecoder, infer
 
 from trikafka import ConfigurationError, ExportError
@@ -217,3 +219,13 @@ def test_contradicting_values_have_no_schema(values: list[bytes]) -> None:
         match=r"no schema fits the first 2 values of 't'; give value_schema: .*Column\(/n\) changed",
     ):
         infer(values, "t")
+
+
+@pytest.mark.parametrize(
+    "schema", [{"id": "int64", "ID": "int64"}, {"l": [{"Ä": "string", "ä": "string"}]}]
+)
+def test_names_alike_but_for_case_are_refused(schema: dict[str, Any]) -> None:
+    """Spark refuses a file that has both, as ambiguous."""
+    with pytest.raises(SchemaError, match=r"v has fields that differ only in case, '.+' and '.+'"):
+        check_column(JsonDecoder(schema).type, "v")
+    check_column(JsonDecoder({"id": "int64", "o": {"ID": "int64"}}).type, "v")

@@ -14,6 +14,7 @@ import pytest
 from lakes import IcebergLake, make_lake
 from pyiceberg.catalog import load_catalog
 from test_lake_commits import columns, log_of
+from trikafka_export.lake.columns import table_schema
 from trikafka_export.lake.delta import DeltaLog
 from trikafka_export.lake.iceberg import IcebergLog
 from trikafka_export.lake.library_errors import advised
@@ -159,13 +160,25 @@ def test_relative_folder_is_made_absolute(
     assert log.place() is not None
 
 
-@pytest.mark.parametrize(("name", "sign"), [("a%20b", "%20"), ("a#1", "#"), ("what?", "?")])
+@pytest.mark.parametrize(
+    ("name", "sign"), [("a%20b", "%20"), ("a#1", "#"), ("what?", "?"), ("a\\b", "\\")]
+)
 def test_path_that_deltalake_misreads_is_refused(name: str, sign: str, tmp_path: Path) -> None:
     """The table would be in another folder, or have no history that can be read."""
     folder = tmp_path / name
     with pytest.raises(ConfigurationError, match=re.escape(f"must have no {sign!r} in its path")):
         DeltaLog(lake_options({"destination": str(folder), "format": "delta"}))
     DeltaLog(lake_options({"destination": str(tmp_path / "a 100% ü"), "format": "delta"}))
+
+
+@pytest.mark.parametrize("option", ["catalog__warehouse", "location"])
+def test_address_that_pyiceberg_cuts_is_refused(option: str, tmp_path: Path) -> None:
+    given = {"catalog__type": "sql", "catalog__uri": f"sqlite:///{tmp_path}/c.db"}
+    given |= {"catalog__warehouse": str(tmp_path), option: f"file://{tmp_path}/a#b"}
+    with pytest.raises(ConfigurationError, match="must not have a '\\?' or '#'"):
+        iceberg(**given).pin({}, table_schema({"name": "iceberg"}, []), None)
+    given[option] = f"{tmp_path}/a#b"
+    iceberg(**given).pin({}, table_schema({"name": "iceberg"}, []), None)
 
 
 def test_plan_has_the_tables_location(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ A plan is one commit, identified by a transaction id of Delta (app id and versio
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,9 +37,9 @@ from .table_log import KEY, commit_with_retries, sync
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The first and last microsecond of the years that times in JSON can have.
 _FIRST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
-#: What deltalake misreads in a folder's path. It looks for "a%20b" in "a b". For a path with "#" or
-#: "?" it finds no history, from which the log entry to write to disk is known.
-_MISREAD = re.compile("%[0-9A-Fa-f]{2}|[#?]")
+#: What deltalake misreads in a folder's path. It looks for "a%20b" in "a b", and for "a\b" in "a/b".
+#: For a path with "#" or "?" it finds no history, from which the log entry to write to disk is known.
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[#?]" + (r"|\\" if os.sep == "/" else ""))
 #: Table features that files which are merely added would violate.
 _NOT = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
 

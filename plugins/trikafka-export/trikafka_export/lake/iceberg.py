@@ -455,7 +455,17 @@ def _absolute(location: str) -> str:
     """Return the absolute location.
 
     A catalog stores the location as given, and a process in another directory would look elsewhere.
+
+    Raises:
+        ConfigurationError: An address has a ``?`` or ``#``. pyiceberg leaves out what follows it, so
+            all files of the table would have one name.
     """
+    address = urlsplit(location)
+    if address.scheme and (address.query or address.fragment):
+        raise ConfigurationError(
+            "the location of a table, or of its warehouse, must not have a '?' or '#' in its "
+            f"address: {location}"
+        )
     return location if urlsplit(location).scheme else str(Path(location).expanduser().absolute())
 
 
