@@ -200,6 +200,32 @@ def test_report_bears_outcomes_in_any_order(capsys: pytest.CaptureFixture[str]) 
 # --- tables ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("singly", [False, True])
+async def test_timestamps_in_seconds_are_warned_of(
+    autojump_clock: Clock,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+    singly: bool,
+) -> None:
+    """The broker would take the records for old ones, and delete them soon."""
+    file = tmp_path / "in"
+    lines = {
+        "json": ['{"value": "x", "timestamp": 1769860800}'] * 2,
+        "csv": ["value,timestamp", "x,1769860800", "x,1769860800"],
+    }
+    file.write_text("\n".join(lines[form]))
+    more = {"headers": (("h", b"1"),)} if singly else {}
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        await produced(cluster, file, form, **more)
+        file.write_text("\n".join(lines[form]).replace("1769860800", "1769860800000"))
+        await produced(cluster, file, form, **more)
+    (warning,) = capsys.readouterr().err.splitlines()
+    line = 1 if form == "json" else 2
+    assert f"line {line}: the timestamp 1769860800 is 1970-01-21T11:37:40.800000" in warning
+
+
 async def test_csv_rows_become_records(autojump_clock: Clock, tmp_path: Path) -> None:
     file = tmp_path / "in.csv"
     file.write_text('\ufeffid,name\n1,"a\nb"\n2,\n\n3,"ü,"\n')

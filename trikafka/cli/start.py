@@ -93,7 +93,7 @@ def _time(text: str, option: str = "--from") -> int:
     The time zone is UTC if the text names none.
     """
     number = whole(text)
-    if number is not None and number in _LIKE_SECONDS:
+    if number is not None and like_seconds(number):
         # No BadParameter: callers replace those by the list of the places that they know.
         raise click.UsageError(
             f"{text} milliseconds since the epoch are {time_of(number)}; add 000 if these are "
@@ -153,6 +153,11 @@ def check_come(start: Start, found: Iterable[object]) -> None:
             f"no record is as late as {time_of(start.value)}, which has not come yet (times without"
             " a zone are UTC; milliseconds since the epoch have 13 digits)"
         )
+
+
+def like_seconds(ms: int | None) -> bool:
+    """Return whether milliseconds since the epoch are probably seconds."""
+    return ms is not None and ms in _LIKE_SECONDS
 
 
 def time_of(ms: int) -> str:
