@@ -67,7 +67,9 @@ def delete(
 
         partitions, _ = await look_up(admin, chosen)
         begins = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-        offsets: Mapping[TopicPartition, int] = await offsets_at(admin, place, partitions, {})
+        offsets: Mapping[TopicPartition, int] = await offsets_at(
+            admin, place, partitions, {}, deletes=True
+        )
         if execute:
             offsets = await others(admin.delete_records(offsets))
         return [

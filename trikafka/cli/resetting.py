@@ -14,7 +14,7 @@ from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import changed, known_topics
 from .progress import warn
-from .start import At, Start, check_come, parse
+from .start import At, Start, check_come, not_come, parse
 from .tables import say, say_json, table
 
 if TYPE_CHECKING:
@@ -128,8 +128,14 @@ async def offsets_at(
     place: Start | Shift,
     partitions: list[TopicPartition],
     committed: Mapping[TopicPartition, int],
+    *,
+    deletes: bool = False,
 ) -> dict[TopicPartition, int]:
-    """Return the offset of a place in each partition, moved into the log where it is outside."""
+    """Return the offset of a place in each partition, moved into the log where it is outside.
+
+    A time to come is the end, with a warning, as for Java's tool. With ``deletes``, records before
+    the place are going to be deleted, and such a time is refused.
+    """
     from ..types import OffsetSpec
 
     begins = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
@@ -137,7 +143,10 @@ async def offsets_at(
     times = {}
     if isinstance(place, Start) and place.at is At.TIME:
         times = await admin.list_offsets(dict.fromkeys(partitions, place.value))
-        check_come(place, times.values())
+        if deletes:
+            check_come(place, times.values())
+        elif (why := not_come(place, times.values())) is not None:
+            warn(f"{why}: the end is used")
     found = {}
     for tp in partitions:
         begin, end, at_time = begins[tp], ends[tp], times.get(tp)

@@ -146,13 +146,20 @@ def check_come(start: Start, found: Iterable[object]) -> None:
     Raises:
         click.ClickException: No record is as late.
     """
+    if (why := not_come(start, found)) is not None:
+        raise click.ClickException(why)
+
+
+def not_come(start: Start, found: Iterable[object]) -> str | None:
+    """Return a sentence about a time that :func:`check_come` refuses; ``None`` for others."""
     if start.at is not At.TIME or start.value <= time.time() * 1000:
-        return
-    if all(each is None for each in found):
-        raise click.ClickException(
-            f"no record is as late as {time_of(start.value)}, which has not come yet (times without"
-            " a zone are UTC; milliseconds since the epoch have 13 digits)"
-        )
+        return None
+    if any(each is not None for each in found):
+        return None
+    return (
+        f"no record is as late as {time_of(start.value)}, which has not come yet (times without"
+        " a zone are UTC; milliseconds since the epoch have 13 digits)"
+    )
 
 
 def like_seconds(ms: int | None) -> bool:
