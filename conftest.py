@@ -61,7 +61,7 @@ ROOT = Path(__file__).parent
 SPARK = "spark"
 #: The scope of the files that run programs of the documentation with their topic ``greetings``.
 PAGES = "pages"
-#: One process in so many begins with the files that do not wait.
+#: Of this many processes, one begins with the files that do not wait.
 COMPUTING = 5
 #: The longest scopes, in the order in which they begin.
 LONGEST = [
@@ -197,7 +197,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 # Trio shuffles its runnable tasks, retries have jitter, and Hypothesis chooses examples. All three
 # are seeded by the test's name, so a test that passes in one process passes in every other.
 # ``--chance 7`` (any text) yields other orders and examples, to search for tests that depend on
-# them. Hypothesis has no time limit: that a machine stood still is no failure.
+# them. Hypothesis has no time limit, because a test may not fail when the machine stands still.
 
 
 def _by_chance(item: pytest.Item) -> None:
@@ -211,11 +211,11 @@ def pytest_collection() -> Iterator[object]:
     """Collect the tests without the garbage collector, which then leaves their objects alone.
 
     The tests and the modules that they import are a million objects, in each process. None of them
-    is garbage before the end. To visit them again and again took half of the time of the collection
+    is garbage before the end. Visiting them again and again took half of the time of the collection
     of tests, and most of the time of every `gc.collect()` in a test.
 
-    Afterwards the collector runs as seldom as in the command `trikafka`: at the default it takes a
-    twelfth of the time of tests in virtual time.
+    Afterwards the collector runs as seldom as in the command `trikafka`. With Python's default
+    thresholds it takes a twelfth of the time of tests in virtual time.
     """
     gc.disable()
     try:
@@ -245,6 +245,7 @@ def _scope(file: str) -> str:
 
 
 def _turn(nodeid: str) -> int:
+    """Return the place of a test's scope in the order: see "How the tests are spread" above."""
     scope = _scope(nodeid.partition("::")[0])
     if scope in LONGEST:
         return LONGEST.index(scope)

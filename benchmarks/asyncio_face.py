@@ -1,7 +1,7 @@
 """The cost of asyncio: trikafka.aio beside trikafka on Trio and aiokafka, in one run.
 
 ``python -m benchmarks.asyncio_face`` starts a broker (or takes ``--bootstrap``) and runs every way
-in a process of its own, in turns, so that a change of the machine's load meets all of them. The
+in a process of its own, in turns, so that a change of the machine's load affects every way. The
 table has the medians of the rounds. Each case has the settings of ``tuning.py``.
 
 * ``lone``: one task sends, one record after the other, each acknowledged. Microseconds, p50.
@@ -65,6 +65,7 @@ class Watch:
 
 
 async def lone(send: Callable[[], Awaitable[object]]) -> Figures:
+    """Send one record after the other; return the microseconds of a send."""
     for _ in range(WARM):
         await send()
     ages = []
@@ -136,6 +137,7 @@ def sending(case: str, settings: Callable[[str, str], dict[str, Any]]) -> dict[s
 
 
 async def crowd(case: str, send: Callable[[], Awaitable[object]]) -> Figures:
+    """Send from as many tasks of asyncio as the case names; return the rate."""
     tasks = int(case.removeprefix("send"))
 
     async def work() -> None:
@@ -242,7 +244,7 @@ def run(bootstrap: str, cases: list[str], rounds: int) -> None:
     for case in cases:
         found: dict[str, list[Figures]] = {way: [] for way in ways}
         for number in range(rounds):
-            # every second round goes backwards, so that no way is always after the same one
+            # Every second round runs backwards, so that no way always follows the same one.
             for way in ways if number % 2 == 0 else ways[::-1]:
                 topic = full if case == "batches" else trio.run(make_topic, bootstrap)
                 found[way].append(measured(way, case, bootstrap, topic))

@@ -34,12 +34,13 @@ def run_stream(
     writer = writer.option("checkpointLocation", f"{target}-checkpoint")
     query = writer.format("parquet").start(target) if parquet else writer.format("noop").start()
     query.awaitTermination()
-    told = [progress for progress in query.recentProgress if progress["numInputRows"]]
-    return Moved(sum(progress["numInputRows"] for progress in told), _steady(told))
+    reports = [progress for progress in query.recentProgress if progress["numInputRows"]]
+    return Moved(sum(progress["numInputRows"] for progress in reports), _steady(reports))
 
 
-def _steady(told: Iterable[Any]) -> float | None:
-    _, *later = told
+def _steady(reports: Iterable[Any]) -> float | None:
+    """Return the rate from the second micro-batch on; ``None`` if there is only one."""
+    _, *later = reports
     if not later:
         return None
     took = timedelta(milliseconds=later[-1]["durationMs"]["triggerExecution"])

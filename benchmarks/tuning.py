@@ -25,8 +25,8 @@ from typing import Any
 _PARTITION_FETCH = 4 * 2**20
 _FETCH = 50 * 2**20
 _BATCH = 256 * 2**10
-#: Milliseconds for which a batch may wait for more records. In ``one`` no task waits for an
-#: acknowledgement. In ``concurrent`` every task waits for one.
+#: Milliseconds for which a batch may wait for more records, by the way of sending. In the way
+#: ``one`` no task waits for an acknowledgement; in ``concurrent`` every task waits for its own.
 _LINGER = {"one": 20, "enqueue": 20, "arrow": 20, "concurrent": 2, "latency": 0}
 
 #: The raw reader requests the same sizes as trikafka.
@@ -210,7 +210,10 @@ def franz_consumer() -> dict[str, Any]:
 
 
 def franz_share_consumer(group: str) -> dict[str, Any]:
-    """Return franz-go's options for a member of a share group; as many records as Java's a fetch."""
+    """Return franz-go's options for a member of a share group.
+
+    A fetch may have as many records as Java's.
+    """
     return {**franz_consumer(), "ShareGroup": group, "ShareMaxRecords": 10_000}
 
 

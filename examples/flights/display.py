@@ -44,7 +44,7 @@ class Step:
     bar: TaskID | None = None
     done: int = 0
     began: float = field(default_factory=time.monotonic)
-    spoken: float = field(default_factory=time.monotonic)
+    printed_at: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
     def at(self, done: int, note: str = "") -> None:
@@ -52,8 +52,8 @@ class Step:
         self.done = done
         if self.bar is not None:
             self.screen.bars.update(self.bar, completed=done, note=note or self._amount())
-        elif time.monotonic() - self.spoken >= _LINE_EVERY:
-            self.spoken = time.monotonic()
+        elif time.monotonic() - self.printed_at >= _LINE_EVERY:
+            self.printed_at = time.monotonic()
             self.screen.say(f"  {self.title}: {note or self._amount()}")
 
     def end(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 #: The seconds that a program gets to end after SIGINT.
-_FAREWELL = 5.0
+_END_LIMIT = 5.0
 
 
 class ProgramFailedError(Exception):
@@ -60,7 +60,7 @@ async def run_program(
 async def _end(process: trio.Process) -> None:
     if process.returncode is None:
         process.send_signal(signal.SIGINT)
-        with trio.move_on_after(_FAREWELL):
+        with trio.move_on_after(_END_LIMIT):
             await process.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

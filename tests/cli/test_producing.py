@@ -28,7 +28,7 @@ from trikafka._wire import _implementation
 from trikafka.cli import parquet_in, source
 from trikafka.cli.delivered import Delivered
 from trikafka.cli.progress import meter
-from trikafka.cli.running import NobodyReadsError, Stop
+from trikafka.cli.running import ReaderGoneError, Stop
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster
 
@@ -183,7 +183,7 @@ def test_failure_outlives_a_gone_reader(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(sys, "stdout", gone)
         with pytest.raises(click.ClickException, match="refused"), delivered.reporting("table"):
             raise click.ClickException("refused")
-        with pytest.raises(NobodyReadsError), delivered.reporting("table"):
+        with pytest.raises(ReaderGoneError), delivered.reporting("table"):
             pass
 
 

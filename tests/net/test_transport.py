@@ -126,7 +126,7 @@ async def test_request_without_acks_ends_when_written() -> None:
 async def test_peer_that_reads_nothing_loses_connection() -> None:
     async with connected(buffers=4096) as line:
         big = line.ask(produce(3_000_000), 0.1)
-        with pytest.raises(KafkaConnectionError, match="unanswered for too long"):
+        with pytest.raises(KafkaConnectionError, match="did not respond to"):
             await big.outcome()
 
 

@@ -228,9 +228,9 @@ async def test_non_table_is_refused(wrong: Any) -> None:
 # --- a transaction --------------------------------------------------------------------------------
 
 OFFSETS: list[tuple[tuple[Any, ...], type[Exception], str]] = [
-    ((None, G), TypeError, "what to commit must be a mapping of partitions to offsets"),
-    ((5, G), TypeError, "what to commit must be a mapping of partitions to offsets"),
-    (([1, 2], G), TypeError, "what to commit must be a mapping of partitions to offsets"),
+    ((None, G), TypeError, "offsets to commit must be a mapping of partitions to offsets"),
+    ((5, G), TypeError, "offsets to commit must be a mapping of partitions to offsets"),
+    (([1, 2], G), TypeError, "offsets to commit must be a mapping of partitions to offsets"),
     (
         ({T0: -1}, G),
         ConfigurationError,

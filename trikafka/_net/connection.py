@@ -527,7 +527,9 @@ class Connection:
             self._break(error)
         if patience.cancelled_caught and (waiting := self._requests.waiting()):
             oldest = min(waiting, key=lambda request: request.expires)
-            self._break(TimeoutError(f"it left {oldest.outgoing.api} unanswered for too long"))
+            self._break(
+                TimeoutError(f"the broker did not respond to {oldest.outgoing.api} in time")
+            )
 
     def _closed_by_broker(self) -> str:
         if self._requests.served or self._config.uses_sasl:

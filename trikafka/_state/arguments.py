@@ -57,7 +57,7 @@ def checked_partitions(given: Iterable[Any]) -> list[TopicPartition]:
     """Return the partitions that a caller named, checked.
 
     Raises:
-        ConfigurationError: ``given`` is no collection, or has something else than partitions.
+        ConfigurationError: ``given`` is no collection, or an item is not a partition.
     """
     if isinstance(given, str | TopicPartition) or not isinstance(given, Iterable):
         raise ConfigurationError(
@@ -74,7 +74,8 @@ def check_target(topic: object, partition: object) -> str:
         partition: its number; ``None``: not given.
 
     Raises:
-        ConfigurationError: one of them cannot be a topic's name or a partition's number.
+        ConfigurationError: ``topic`` cannot be a topic's name, or ``partition`` no partition's
+            number.
     """
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"topic must be a name, not {topic!r}")
@@ -194,10 +195,10 @@ def _encoded(name: str) -> bytes:
 
 
 def check_timestamp(timestamp: object) -> int:
-    """Return ``timestamp`` as an ``int`` if it is valid.
+    """Return ``timestamp`` as an ``int``, checked.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: ``timestamp`` is not a whole number of milliseconds from 0.
     """
     if type(timestamp) is not int:
         timestamp = whole(timestamp)
@@ -222,7 +223,7 @@ def topic_names(topics: Iterable[str]) -> list[str]:
     """Return the names of topics that a caller passed, checked.
 
     Raises:
-        ConfigurationError: ``topics`` is one string, or has something else than names.
+        ConfigurationError: ``topics`` is one string, or an item is not a topic's name.
     """
     if isinstance(topics, str):
         raise ConfigurationError(
@@ -262,8 +263,8 @@ def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> O
     epoch, note = position.leader_epoch, position.metadata
     if not isinstance(note, str) or not (epoch is None or _is_number(epoch, _format.MAX_INT32)):
         raise ConfigurationError(
-            f"what is noted beside the offset to commit for {tp} must be text, and a leader "
-            f"epoch: {value!r}"
+            f"the offset to commit for {tp} must have text as its metadata, and None or a whole "
+            f"number from 0 as its leader epoch, not {value!r}"
         )
     # A broker closes the connection on a longer note, without a response.
     if (size := len(note.encode(errors="replace"))) > _LONGEST_NOTE:
@@ -321,10 +322,11 @@ def times_to_find(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, i
 
 
 def check_group(group: GroupMetadata) -> GroupMetadata:
-    """Return ``group`` if it names a group and a member of it.
+    """Return ``group``, checked.
 
     Raises:
-        ConfigurationError: it does not.
+        ConfigurationError: The ids are not text, ``group_id`` is empty, or the generation is not a
+            whole number from -1.
     """
     instance = group.group_instance_id
     texts = (group.group_id, group.member_id, "" if instance is None else instance)
@@ -369,7 +371,7 @@ def offsets_to_commit(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata
     for item in items:
         if not isinstance(item, Record | RecordBatch):
             raise TypeError(
-                "what to commit must be a mapping of partitions to offsets, records or batches, "
+                "offsets to commit must be a mapping of partitions to offsets, records or batches, "
                 f"not {item!r}"
             )
         tp, after = (

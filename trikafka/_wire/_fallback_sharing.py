@@ -1,7 +1,7 @@
 """The work of a share consumer for each record, in pure Python.
 
-The interface of ``_native_sharing.pxi``, with the same outcome. The states of acquired records, and
-the rules of them, stand in ``_state/share/acquired.py``.
+The interface and the outcomes are those of ``_native_sharing.pxi``. ``_state/share/acquired.py``
+has the states of acquired records, and their rules.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class AcquiredStates:
         return record
 
     def decide_one(self, index: int, kind: int) -> None:
-        """Take the acknowledgement of a record, if it is held."""
+        """Record the acknowledgement of a record, if the record is held."""
         states = self.states
         state = states[index]
         if state > _OPEN:
@@ -118,7 +118,7 @@ class AcquiredStates:
 
 
 class BufferFront:
-    """The acquired records that wait to be delivered, and the index of the first one's next."""
+    """The acquired records that wait to be delivered, and the next index in the first of them."""
 
     __slots__ = ("_index", "_waiting")
 

@@ -168,8 +168,8 @@ class Transaction:
         """
         self._check()
         todo: Any = _of_trio(offsets)
-        who: Any = _of_trio(group)
-        await cross(self._guest, partial(self._client.send_offsets, todo, who, timeout=timeout))
+        member: Any = _of_trio(group)
+        await cross(self._guest, partial(self._client.send_offsets, todo, member, timeout=timeout))
 
     async def commit(self, *, timeout: float | None = None) -> None:
         """Deliver all records, and commit, as :meth:`trikafka.Transaction.commit`."""
@@ -225,7 +225,8 @@ def _of_trio(thing: object) -> object:
 class _Waiting:
     """A record behind the first one of its topic, since ``began``.
 
-    ``accepted`` gets its ack; ``None`` if it has to cross, as the topic's first one or by itself.
+    ``accepted`` gets the record's ack. It gets ``None`` if the record has to be enqueued by a Trio
+    task: as the first one of its topic, or by itself.
     """
 
     record: tuple[str, BytesLike | None, BytesLike | None, Headers, int | None, int | None]
@@ -478,7 +479,8 @@ class Producer(OpenedClient):
     ) -> None:
         """Append the records behind the topic's first one, which has ended.
 
-        ``timeout`` is the error of the first one: those whose time is up, too, get a copy.
+        ``timeout`` is the error of the first one. Records whose time is up, too, get a copy of that
+        error.
         """
         behind = self._behind[topic]
         limit = self.config.max_block_ms / 1000 - _AT_ONCE

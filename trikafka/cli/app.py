@@ -24,7 +24,7 @@ from ..hooks import answers, load_plugins
 from ..interfaces import Subcommand
 from .options import COMMON_HELP, Common, common_options
 from .progress import warn
-from .running import NobodyReadsError, Signalled, sentence
+from .running import ReaderGoneError, Signalled, sentence
 from .suggesting import COMMAND_PLUGINS, Suggesting
 
 #: trikafka's own commands with their short help. Each is ``trikafka.cli.<name>.command``, with "_"
@@ -147,7 +147,7 @@ def run(args: Sequence[str]) -> int:
         return 2
     except (Signalled, KeyboardInterrupt, click.Abort) as error:
         return 128 + (error.number if isinstance(error, Signalled) else 2)
-    except NobodyReadsError:
+    except ReaderGoneError:
         _let_go_of_stdout()
         return BROKEN_PIPE
     except SystemExit:

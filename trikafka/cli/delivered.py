@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import click
 
 from ..types import PartitionDelivery, TopicPartition
-from .running import NobodyReadsError
+from .running import ReaderGoneError
 from .tables import say, say_rows
 
 _COLUMNS = {
@@ -52,7 +52,7 @@ class Delivered:
         try:
             yield
         except BaseException:
-            with suppress(NobodyReadsError, click.ClickException):
+            with suppress(ReaderGoneError, click.ClickException):
                 self.report(output)
             raise
         try:

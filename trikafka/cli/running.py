@@ -16,7 +16,7 @@ from .suggesting import argument_hint, option_hint
 #: Seconds for an orderly exit after a signal: last commit, leave the group, deliver records in
 #: flight.
 LEAVING_LIMIT = 5.0
-#: So many things that are done are named beside those that failed.
+#: The most successes that are named beside the failures.
 _NAMED = 20
 
 
@@ -31,7 +31,7 @@ class Signalled(BaseException):
         self.number = number
 
 
-class NobodyReadsError(Exception):
+class ReaderGoneError(Exception):
     """The reader of the standard output has gone.
 
     This is no ``OSError``, which click would turn into an exit code of its own.
@@ -141,7 +141,7 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
     if number is not None:
         raise Signalled(number) from failed
     if isinstance(failed, BrokenPipeError):
-        raise NobodyReadsError from failed
+        raise ReaderGoneError from failed
     if failed is not None:
         raise failed
 

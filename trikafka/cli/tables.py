@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .options import chosen_output, is_terminal
-from .running import NobodyReadsError, printable
+from .running import ReaderGoneError, printable
 
 if TYPE_CHECKING:
     from ..types import TopicPartition
@@ -113,7 +113,7 @@ def say(text: str) -> None:
     """Print to the standard output.
 
     Raises:
-        NobodyReadsError: The reader has gone.
+        ReaderGoneError: The reader has gone.
         click.ClickException: The disk is full, or the output is closed.
     """
     if sys.stdout is None:
@@ -121,7 +121,7 @@ def say(text: str) -> None:
     try:
         click.echo(_escaped(text))
     except BrokenPipeError as error:
-        raise NobodyReadsError from error
+        raise ReaderGoneError from error
     except OSError as error:
         raise click.ClickException(
             f"cannot write to the standard output: {error.strerror}"

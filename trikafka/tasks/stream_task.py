@@ -116,8 +116,8 @@ class StreamTask:
                 except BaseException:
                     # Cancelled, or interrupted (Ctrl-C in a handler). The run ends, and has to stop
                     # before this stream is left. Otherwise partitions() yields the partition again
-                    # in this very step, and when the run commits, it would ask a new task, which
-                    # has done nothing, instead of this one.
+                    # in this very step. The run's last commit would then ask the new task, which
+                    # has done nothing, for the offset, instead of this one.
                     self._shutdown.stop()
                     raise
         finally:

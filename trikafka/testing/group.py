@@ -378,10 +378,10 @@ class Group:
             self._complete_join_if_all()
 
     def _complete_join_if_all(self) -> None:
-        everybody = (
+        all_joined = (
             all(member.joining is not None for member in self.members.values()) and not self.pending
         )
-        if self.state is GroupState.PREPARING and everybody and not self.delaying:
+        if self.state is GroupState.PREPARING and all_joined and not self.delaying:
             self._complete_join()
 
     def _complete_join(self) -> None:
@@ -424,7 +424,7 @@ class Group:
 
     def _joined(self, member: ClassicMember) -> JoinResult:
         leads = member.member_id == self.leader
-        everybody = tuple(
+        all_members = tuple(
             (other.member_id, other.instance_id, other.metadata(self.protocol))
             for other in self.members.values()
         )
@@ -434,7 +434,7 @@ class Group:
             self.generation,
             self.protocol,
             self.leader or "",
-            everybody if leads else (),
+            all_members if leads else (),
         )
 
     def _assign(self, assignments: dict[str, bytes]) -> None:

@@ -56,7 +56,7 @@ def from_environment() -> AwsCredentials:
 
 
 def presigned(
-    who: AwsCredentials,
+    signer: AwsCredentials,
     now: datetime,
     service: str,
     host: str,
@@ -71,15 +71,15 @@ def presigned(
     This is Signature Version 4 in query parameters.
     """
     time = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    scope = [time[:8], who.region, service, "aws4_request"]
+    scope = [time[:8], signer.region, service, "aws4_request"]
     whole = {
         **query,
         "X-Amz-Algorithm": _ALGORITHM,
-        "X-Amz-Credential": "/".join([who.access_key, *scope]),
+        "X-Amz-Credential": "/".join([signer.access_key, *scope]),
         "X-Amz-Date": time,
         "X-Amz-Expires": str(expires),
         "X-Amz-SignedHeaders": "host",
-        **({} if who.token is None else {"X-Amz-Security-Token": who.token}),
+        **({} if signer.token is None else {"X-Amz-Security-Token": signer.token}),
     }
     canonical = "&".join(
         f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in sorted(whole.items())
@@ -88,32 +88,38 @@ def presigned(
     text = "\n".join(
         [_ALGORITHM, time, "/".join(scope), hashlib.sha256(request.encode()).hexdigest()]
     )
-    key = f"AWS4{who.secret_key}".encode()
+    key = f"AWS4{signer.secret_key}".encode()
     for part in [*scope, text]:
         key = hmac.digest(key, part.encode(), "sha256")
     return {**whole, "X-Amz-Signature": key.hex()}
 
 
 class _Conversation:
+    """One authentication with one broker."""
+
     def __init__(self, credentials: Credentials, host: str) -> None:
         self._credentials = credentials
         self._host = host
 
     async def first(self) -> bytes:
         given: Any = self._credentials()
-        who: AwsCredentials = await given if inspect.isawaitable(given) else given
+        signer: AwsCredentials = await given if inspect.isawaitable(given) else given
         query = presigned(
-            who, datetime.now(UTC), "kafka-cluster", self._host, {"Action": "kafka-cluster:Connect"}
+            signer,
+            datetime.now(UTC),
+            "kafka-cluster",
+            self._host,
+            {"Action": "kafka-cluster:Connect"},
         )
-        said = {"version": "2020_10_22", "host": self._host, "user-agent": "trikafka"}
-        return json.dumps(said | {name.lower(): value for name, value in query.items()}).encode()
+        message = {"version": "2020_10_22", "host": self._host, "user-agent": "trikafka"}
+        return json.dumps(message | {name.lower(): value for name, value in query.items()}).encode()
 
     def respond(self, challenge: bytes) -> None:
         """Accept the broker's response, which has only its version and the request's id."""
 
 
 class MskIam:
-    """The plugin."""
+    """The plugin: it offers the mechanism ``AWS_MSK_IAM`` with these credentials."""
 
     def __init__(self, credentials: Credentials = from_environment) -> None:
         self._credentials = credentials

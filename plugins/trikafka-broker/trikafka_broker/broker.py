@@ -19,7 +19,7 @@ from .ports import HOST
 from .waiting import wait_until
 
 _TAIL_LINES = 6
-#: Seconds for a broker that may have finished its shutdown just before the quorum was lost.
+#: Seconds that a broker has after the quorum was lost: its shutdown may be nearly finished.
 _LAST_SECONDS = 3.0
 
 
@@ -183,8 +183,8 @@ class KafkaBroker:
     def await_end(self) -> None:
         """Wait for the process to end within the limit, then kill it.
 
-        Before its end a broker asks the controllers for permission until one responds. Without most
-        of the controllers none ever does.
+        A broker that stops asks the controllers for permission until one responds. Without most of
+        the controllers no response ever comes, so the wait then ends early.
         """
         limit = self._launcher.stop_timeout
         wait_until(lambda: not (self.alive and self._launcher.has_quorum), limit)
@@ -205,6 +205,6 @@ def log_tail(log_file: Path) -> str:
             file.seek(max(0, size - 65536))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError as error:
-        return f"(it cannot be read: {error})"
-    telling = [line for line in lines if line.strip() and not line.startswith("\t")]
-    return "\n".join(telling[-_TAIL_LINES:]) or "(it is empty)"
+        return f"(the log cannot be read: {error})"
+    without_frames = [line for line in lines if line.strip() and not line.startswith("\t")]
+    return "\n".join(without_frames[-_TAIL_LINES:]) or "(the log is empty)"

@@ -216,8 +216,9 @@ class KafkaCluster:
         """Return the command that runs a class of Kafka's jars.
 
         An example is `org.apache.kafka.tools.ConsoleProducer`. The command logs warnings to its
-        standard error. Maven has no tools of Kafka 4.4.0: a class that its jars lack is that of
-        Kafka 4.3.1, with that version's client. Its jars are downloaded at the first use.
+        standard error. The jar of the tools is missing on Maven for Kafka 4.4.0. So a class that
+        the cluster's jars lack comes from Kafka 4.3.1, with that version's client. The jars of
+        4.3.1 are downloaded at the first use.
 
         Args:
             main_class: The class.
@@ -304,10 +305,10 @@ class KafkaCluster:
         jars: _Jars | None = None,
     ) -> list[str]:
         libs, classes = jars or self._jars
-        logging = logging_options(self.directory, level)
+        log_options = logging_options(self.directory, level)
         # a killed JVM leaves native libraries in its temporary directory
         own = f"-Djava.io.tmpdir={self._scratch}"
-        options = [own, *archive.using_options(classes, jvm_options), *jvm_options, *logging]
+        options = [own, *archive.using_options(classes, jvm_options), *jvm_options, *log_options]
         return [str(self._java), *options, "-cp", f"{libs}/*", main_class, *arguments]
 
     def _jars_of(self, main_class: str) -> _Jars:
@@ -403,7 +404,7 @@ class KafkaCluster:
         if earlier and len(earlier) != self.settings.brokers:
             raise BrokerError(
                 f"{self.directory} holds the data of {len(earlier)} brokers, not "
-                f"{self.settings.brokers}"
+                f"{self.settings.brokers}: start as many brokers, or choose another directory"
             )
         ports = [
             self._choose_ports(node, earlier[node] if earlier else {})
@@ -520,9 +521,9 @@ class KafkaCluster:
         return self.settings.directory is None and not self.settings.keep
 
 
-# Kafka locks its data, too, but too late: before a second controller finds that lock, it writes to
-# the metadata of the first. And by then this package has replaced the ports and properties of the
-# brokers that run.
+# Kafka's own lock on its data comes too late. A second controller writes to the metadata of the
+# first one before it looks at the lock. By then this package has also replaced the ports and
+# properties of the running brokers.
 def _locked(directory: Path) -> IO[bytes]:
     """Return the file of a lock on a cluster's directory, which is held until it is released.
 

@@ -31,7 +31,14 @@ _LOGIN = "org.apache.kafka.common.security"
 
 @dataclass(frozen=True)
 class SecurityOptions:
-    """The security options of a cluster."""
+    """The security options of a cluster, as in its settings.
+
+    Attributes:
+        tls: The secured listener has TLS.
+        mtls: Clients need a certificate, too.
+        sasl: The kinds of mechanisms, as in `MECHANISMS`; empty without SASL.
+        acl: Only users with a rule have access; the plain listener and `ADMIN` need none.
+    """
 
     tls: bool
     mtls: bool
@@ -49,7 +56,7 @@ class SecurityOptions:
             raise ValueError(f"sasl must be a sequence such as ['scram'], not {sasl!r}")
         for name in sasl:
             if name not in MECHANISMS:
-                raise ValueError(f"sasl must be of {', '.join(MECHANISMS)}, not {name!r}")
+                raise ValueError(f"sasl must name only {', '.join(MECHANISMS)}, not {name!r}")
         return cls(tls or mtls, mtls, tuple(sasl), acl)
 
     @property

@@ -111,8 +111,8 @@ class Lender:
             if self._cluster is None:
                 self._cluster = self._start()
             return Loan.of(self._cluster)
-        # Any error, such as the ValueError of a wrong option: it would end this thread, and then
-        # each worker that asks, and the end of the run, would wait for ever.
+        # Every error is an answer, such as the ValueError of a wrong option. An error that ended
+        # this thread would leave the workers, and the end of the run, waiting for ever.
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 

@@ -48,11 +48,8 @@ class ExportPiece:
     """The part ``start <= offset < end`` of a range, with its files.
 
     Attributes:
-        start: The first offset.
-        end: The offset after the last.
-        files: The files of the piece.
-        lost: Gaps: from, to, reason.
-        dead_letters: The number of records that could not be read as asked.
+        start: The first offset. end: The offset after the last. files: The files of the piece.
+        lost: Gaps: from, to, reason. dead_letters: The number of records that could not be parsed.
     """
 
     start: int
@@ -76,12 +73,13 @@ class ExportPiece:
     def from_json(cls, body: Mapping[str, Any], where: str) -> ExportPiece:
         """Read a piece from its record.
 
-        Raises :exc:`ExportError`, which names ``where``, if a name leads out of the destination.
-        Damage raises ValueError, KeyError or TypeError.
-
         Args:
             body: The parsed record.
             where: The record's name, for errors.
+
+        Raises:
+            ExportError: The name of a file leads out of the destination.
+            ValueError: The record is damaged. So say KeyError and TypeError.
         """
         try:
             piece = cls._parsed(body)
@@ -128,7 +126,7 @@ class PieceLog(ABC):
     def decide(self, piece: ExportPiece) -> ExportPiece:
         """Decide the piece and publish its files.
 
-        Returns the decided piece: the one of another worker, if that was first.
+        Returns the decided piece, which is another worker's if that worker was first.
 
         Args:
             piece: A piece whose files are staged.
@@ -167,7 +165,8 @@ class PieceLog(ABC):
         """
         if piece.start != start or not start < piece.end <= self._planned.end:
             raise ExportError(
-                f"{where} is damaged: it says [{piece.start}, {piece.end}) of {self._planned}"
+                f"{where} is damaged: its offsets are [{piece.start}, {piece.end}), not from "
+                f"{start} within {self._planned}"
             )
 
     def result(self, error: Exception | None = None) -> RangeResult:

@@ -85,8 +85,8 @@ class Runners:
     async def fitting(self, width: int) -> ExportRunner:
         """Return the runner for a plan of so many offsets.
 
-        If the runner for large plans lacks something, threads write all records, with a warning.
-        If it takes all plans, that is an error.
+        If the runner for large plans lacks a package or program, threads write all records, with a
+        warning. If that runner is to take every plan (``above`` is 0), the lack is an error.
         """
         large = self._large
         self.name = THREADS

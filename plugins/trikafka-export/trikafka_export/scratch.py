@@ -56,7 +56,7 @@ def _sweep() -> None:
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # locked, of another user, or just being made
             if not (directory / _LOCK).exists() and time.time() - directory.stat().st_mtime > 60:
-                # It was removed before, and a JVM that has outlived its owner has made it again.
+                # A JVM that outlived its owner has created the directory again after its removal.
                 shutil.rmtree(directory, ignore_errors=True)
             lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
             try:

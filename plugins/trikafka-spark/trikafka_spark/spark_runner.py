@@ -51,7 +51,7 @@ class SparkRunner:
         Raises:
             ConfigurationError: ``spark_above`` is not valid.
         """
-        # A value that is text may be a secret, which stays hidden.
+        # A text may be a Secret, a str that hides itself from repr(); str() would expose it.
         conf = {
             name: value if isinstance(value, str) else str(value)
             for name, value in options.items()

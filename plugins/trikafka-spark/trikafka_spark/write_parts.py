@@ -119,8 +119,9 @@ class Part:
 class Mark:
     """A committed mark of a part.
 
-    ``rows`` is ``None`` if the mark does not say which rows the part has. Marks of older releases
-    do not. A ``later`` part has rows of its own.
+    ``rows`` is ``None`` if the mark does not say which rows the part has, as in older releases.
+    ``later`` is true for the mark of a later micro-batch or version. Such a mark shows that this
+    part was replaced, and nothing about this part's rows.
     """
 
     rows: RowDigest | None = None
@@ -148,7 +149,7 @@ class Written(WriterCommitMessage):
 
     ``transaction`` is open, and has all rows and the mark; the driver commits or aborts it. It is
     ``None`` if there was nothing to write, or without ``exactlyOnce``. With ``again`` an earlier
-    run has committed the part, and this one has written nothing.
+    run has committed the part, and this run has written nothing.
     """
 
     rows: int

@@ -166,7 +166,9 @@ def read_described(response: Any) -> MetadataQuorum:
             for node in sorted(response.nodes or (), key=lambda node: node.node_id)
         }
     except ConfigurationError as error:
-        raise DamagedResponseError(f"a controller has no such address: {error}") from error
+        raise DamagedResponseError(
+            f"the DescribeQuorum response has an impossible address: {error}"
+        ) from error
     return MetadataQuorum(
         number_or_none(part.leader_id),
         part.leader_epoch,

@@ -583,9 +583,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
                 "receive marks the records"
             )
         if not isinstance(processed, Record | RecordBatch):
-            raise TypeError(
-                f"what is processed must be a Record or a RecordBatch, not {processed!r}"
-            )
+            raise TypeError(f"mark_processed() takes a Record or a RecordBatch, not {processed!r}")
         self._parts.home.check()
         partition = self._assignment.partitions.get(
             TopicPartition(processed.topic, processed.partition)

@@ -182,7 +182,8 @@ class PartitionStream(Generic[Key, Value]):
         cursor = self._cursor
         if cursor is not None and cursor.live:
             now = trio.current_time()
-            # Once in a turn, not for each record. Another run's clock is out of the turn.
+            # Once a turn, not for each record. The clock of another Trio run differs, so a call
+            # from there is outside of the turn and checked too.
             if not 0.0 <= now - self._last_seen < TURN:
                 self._streams.check_run()
                 self._last_seen = now
@@ -281,7 +282,7 @@ class PartitionStream(Generic[Key, Value]):
             return []
         batches = [self._reader.deliver(batch, self._streams.max_poll_records)]
         rows, size, last_yield = len(batches[0]), batches[0].nbytes, trio.current_time()
-        since = size  # the last turn of others, in bytes
+        since = size  # bytes since other tasks ran last
         self._busy = True
         try:
             with trio.CancelScope(shield=True):  # what has been delivered must not be lost

@@ -126,7 +126,7 @@ class Producer(MeteredClient):
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         self._config = config
         self._service = service
-        self._closed = False  # first: a traceback with locals shows half-made objects
+        self._closed = False  # set first: a traceback with locals calls repr(), which reads it
         self._context = ProducerParts(config, service)
         self._metrics = self._context.metrics
         self._metadata = self._context.metadata

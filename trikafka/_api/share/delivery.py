@@ -79,9 +79,9 @@ class _Held(_HeldRecords):
         its end. Without a block the call counts at once.
 
         Raises:
-            LockLostError: The lock is lost; another member may have the record.
-            IllegalStateError: It was acknowledged before. Or another thread calls, without a block:
-                use :func:`trio.from_thread.run_sync` there.
+            LockLostError: The lock is lost; another member may have the record. IllegalStateError:
+            The records were acknowledged before. Or, without a block, another thread calls: use
+            :func:`trio.from_thread.run_sync` there.
         """
         self._acknowledge(_ACCEPT)
 
@@ -226,11 +226,11 @@ class _Held(_HeldRecords):
         elif self._scope is not None:
             _cancel(self._scope, reason)
 
-    # What comes out of the block. The scope swallows a cancellation only if it is the scope's own:
-    # the lock was lost, or max_processing_ms passed. Then the block raises LockLostError. A
-    # cancellation from outside goes on as it is, also if the lock is lost in the same moment. An
-    # exception of the program goes on, too. A block that ends well although its lock is lost did
-    # not reach a checkpoint since: its work is done, but does not count, so it raises as well.
+    # What the block raises. The scope swallows only its own cancellation, after a lost lock or
+    # after max_processing_ms: then the block raises LockLostError. A cancellation from outside goes
+    # on unchanged, even if the lock is lost in the same moment, and so does an exception of the
+    # program. A block may also end cleanly after its lock was lost, if it reached no checkpoint in
+    # between. Its work is done but does not count, so the block raises LockLostError then, too.
     @trio.lowlevel.enable_ki_protection
     async def _exit(
         self,
@@ -265,7 +265,9 @@ class _Held(_HeldRecords):
 
     def _check_block_is_new(self) -> None:
         if self._scope is not None or self._cancel_elsewhere is not None:
-            raise IllegalStateError("a delivery has one block; it was entered before")
+            raise IllegalStateError(
+                "this delivery has had its block: a block can be entered only once"
+            )
 
     def _acknowledge_several(self, verdict: bytes) -> None:
         acquired, start, stop = self.acquired, self._start, self._stop
@@ -291,7 +293,9 @@ class _Held(_HeldRecords):
     def _why_not(self) -> TrikafkaError:
         if self._verdict is None and self._is_lost():
             return self._lost_error()
-        return IllegalStateError("it was acknowledged before; an acknowledgement is final")
+        return IllegalStateError(
+            "this delivery was acknowledged before; an acknowledgement is final"
+        )
 
 
 class Delivery(_Held, Generic[Key, Value]):

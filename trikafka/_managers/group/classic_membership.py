@@ -96,9 +96,9 @@ class ClassicMembership(MembershipBase):
     async def _join_while_owning(self) -> Joined:
         """Join, with heartbeats beside it.
 
-        A cooperative member goes on reading what it owns, so it must notice the end of its session.
-        The time that a JoinGroup takes says nothing of that: the slowest member has the rebalance
-        timeout.
+        A cooperative member goes on reading its partitions while it joins, so it must notice the
+        end of its session. A slow JoinGroup is no sign of that: its response waits for the slowest
+        member, up to the rebalance timeout.
         """
         joined: list[Joined] = []
 
@@ -216,7 +216,7 @@ class ClassicMembership(MembershipBase):
         if checked and (moved := transferring_ownership(joined.members, assignments)):
             raise PluginError(
                 f"the assignor {joined.protocol!r} gave {', '.join(map(str, sorted(moved)))} to a "
-                "new owner before the old one had given it up, which a cooperative assignor must "
+                "new owner before the old one had released it, which a cooperative assignor must "
                 "not do (KIP-429)"
             )
         # A member without an entry would get no bytes. Other clients may not read that as an empty
@@ -281,7 +281,7 @@ class ClassicMembership(MembershipBase):
         if not tps:
             return False
         self._member.to(MemberState.PREPARE_REVOCATION)
-        await self._reconciler.revoke(tps, telling=partial(self._member.to, MemberState.REVOKING))
+        await self._reconciler.revoke(tps, partial(self._member.to, MemberState.REVOKING))
         self._member.to(MemberState.REVOKED)
         return True
 

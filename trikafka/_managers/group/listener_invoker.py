@@ -186,8 +186,8 @@ class RebalanceListenerInvoker:
         """Post a change and wait until a receive has run the listeners.
 
         ``before_listeners`` is called just before they run. ``then`` is called in the step in which
-        they have returned. It completes the change, so that the receive does not continue with
-        partitions that were just reported as gone. On cancellation the change is withdrawn.
+        they have returned. ``then`` completes the change, so that the receive does not continue
+        with partitions that were just reported as gone. On cancellation the change is withdrawn.
         """
         posted = self._posted = _Posted(change, tuple(partitions), before_listeners, then)
         self._wake()

@@ -47,17 +47,17 @@ class Reconciler:
         ]
 
     async def revoke(
-        self, tps: Iterable[TopicPartition], telling: Callable[[], object] | None = None
+        self, tps: Iterable[TopicPartition], before_listeners: Callable[[], object] | None = None
     ) -> bool:
         """Revoke these partitions: stop delivering them, run the listeners, release them.
 
-        Returns whether there were any. ``telling`` is called when the last commit is done and the
-        listeners are about to run.
+        Returns whether there were any. ``before_listeners`` is called when the last commit is done
+        and the listeners are about to run.
         """
         revoked = self._assignment.begin_revocation(tps)
         if revoked:
             await self._invoker.post(
-                Change.REVOKED, revoked, telling, lambda: self._assignment.revoked(revoked)
+                Change.REVOKED, revoked, before_listeners, lambda: self._assignment.revoked(revoked)
             )
             _log.info("group %s: revoked %s", self._group, _names(revoked))
         return bool(revoked)

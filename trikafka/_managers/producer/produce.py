@@ -82,8 +82,8 @@ class _Waiter:
 class BatchProducing(Generic[Ack]):
     """The owner of the accumulator and of the conversation with the brokers about its batches.
 
-    ``transaction`` is the state of a transactional producer, and is its identity. The transaction
-    manager writes it too.
+    ``transaction`` is the state of a transactional producer, with its producer id and epoch. The
+    transaction manager writes this state, too.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class BatchProducing(Generic[Ack]):
                 failures, config.retry_backoff_ms, config.retry_backoff_max_ms
             ),
             on_work=self._senders.work_for,
-            on_failed=self._failures.failed if transaction is None else _told_by_the_commit,
+            on_failed=self._failures.failed if transaction is None else _reported_by_the_commit,
             partitioner=partitioner,
             counters=None if watch is None else WatchedCounters(watch),
             keys=_key_rule(config),
@@ -265,8 +265,8 @@ class BatchProducing(Generic[Ack]):
         snapshot = self._metadata.snapshot
         info = snapshot.topics.get(topic)
         if info is not None and not info.error_code and _has(info, partition):
-            # The metadata have come, and the task that follows them has not run since. The topic
-            # may have been looked for so long that a missing one would be an error by now.
+            # The metadata have come, but `_follow` has not run since. Without this look, a topic
+            # that was searched for long would now be reported as missing.
             self._metadata.add_topic(topic)
             self._adopt(snapshot, [topic])
             return
@@ -330,7 +330,7 @@ class BatchProducing(Generic[Ack]):
         Callers that wait for room get :exc:`trio.ClosedResourceError`.
         """
         self.closed = True
-        self._accumulator.pool.wake(everybody=True)
+        self._accumulator.pool.wake(every=True)
 
     def drop(self, error: Exception, at_most: float = math.inf, *, unsent: bool = False) -> bool:
         """Fail the records that have no outcome, including those in flight.
@@ -509,5 +509,5 @@ def _missing(topic: str, info: TopicInfo | None, partition: int | None) -> Broke
     return from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
 
 
-def _told_by_the_commit(batch: ProducerBatch) -> None:
+def _reported_by_the_commit(batch: ProducerBatch) -> None:
     """Do nothing: the commit of the transaction reports the failure."""

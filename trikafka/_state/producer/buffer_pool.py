@@ -63,7 +63,7 @@ class BufferPool:
         """Return whether ``waiter`` is the first."""
         return self.memory.waiters[0] is waiter
 
-    def wake(self, *, everybody: bool = False) -> None:
+    def wake(self, *, every: bool = False) -> None:
         """Wake the first waiter, or all waiters, to check again."""
-        for waiter in self.memory.waiters[: None if everybody else 1]:
+        for waiter in self.memory.waiters[: None if every else 1]:
             waiter.set()
