@@ -137,8 +137,8 @@ class Kafka:
 def running_kafka(*, quick: bool = False) -> Iterator[Kafka]:
     """Run a broker with a heap and a compiler as in production; with ``quick`` as in tests."""
     listeners = {TLS: "SSL", SCRAM: "SASL_PLAINTEXT"}
-    jvm, told = DEFAULT_JVM_OPTIONS if quick else _JVM, _TIDY | _PATIENT | _SECURED
+    jvm, properties = DEFAULT_JVM_OPTIONS if quick else _JVM, _TIDY | _PATIENT | _SECURED
     with KafkaCluster(
-        jvm_options=jvm, tls=True, sasl=["scram"], listeners=listeners, properties=told
+        jvm_options=jvm, tls=True, sasl=["scram"], listeners=listeners, properties=properties
     ) as cluster:
         yield Kafka(cluster)

@@ -126,7 +126,7 @@ def _compile(command: list[str], source: Path) -> None:
         raise Missing(f"{Path(command[0]).name} failed: {words[-1]}")
 
 
-class _Told(Window):
+class _ReportedWindow(Window):
     """The measurements that a program made of itself, in place of a window."""
 
     def __init__(self, found: dict[str, Any]) -> None:
@@ -182,5 +182,10 @@ def outcome(
     found: dict[str, Any] = json.loads(lines[-1])
     count = found["records"]
     return Outcome(
-        count, found["value_bytes"], _Told(found), call, settings, found.get("latencies", [])
+        count,
+        found["value_bytes"],
+        _ReportedWindow(found),
+        call,
+        settings,
+        found.get("latencies", []),
     ), found

@@ -195,15 +195,15 @@ def run(name, program, arguments):
 def lock(folder, kind, waiting):
     """Lock a folder; return the descriptor that holds the lock."""
     descriptor = os.open(folder, os.O_RDONLY)
-    told = False
+    logged = False
     while True:
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             return descriptor
         except OSError:
-            if not told:
+            if not logged:
                 say(waiting)
-            told = True
+            logged = True
             time.sleep(0.5)
 
 

@@ -225,10 +225,10 @@ def environment(python: str, folder: Path, *what: str) -> str:
 
 
 def version(python: str) -> str:
-    told = said(str(Path(python).with_name("trikafka")), "--version", cwd=Path(python).parent)
-    if "compiled part: yes" not in told:
-        sys.exit(f"Error: {told}")
-    return told.replace("\n", ", ").strip(", ")
+    versions = said(str(Path(python).with_name("trikafka")), "--version", cwd=Path(python).parent)
+    if "compiled part: yes" not in versions:
+        sys.exit(f"Error: {versions}")
+    return versions.replace("\n", ", ").strip(", ")
 
 
 def try_readme(python: str, place: Path) -> None:

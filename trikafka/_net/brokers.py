@@ -500,7 +500,7 @@ class Brokers:
 
 
 def _stuck(connection: Connection | None) -> str:
-    """Return what is not finished of a dialled connection."""
+    """Return the unfinished steps of a dialled connection."""
     if connection is None:
         return "it takes connections, and says nothing in the TLS handshake"
     return (
@@ -511,7 +511,7 @@ def _stuck(connection: Connection | None) -> str:
 
 
 def _why(error: OSError) -> str:
-    """Return what the operating system said, for each address that was tried."""
+    """Return the operating system's error for each address that was tried."""
     inner = members(error.__cause__) if isinstance(error.__cause__, BaseExceptionGroup) else ()
     causes = [
         os.strerror(each.errno) if each.errno and each.errno > 0 else each.strerror or str(each)

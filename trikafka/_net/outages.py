@@ -109,7 +109,7 @@ class Outages:
         return next((away.error for away in self.unreachable().values()), None)
 
     def when_lost(self, ask: Callable[[], object]) -> None:
-        """Call ``ask`` whenever a connection is lost, to find out what has become of the broker."""
+        """Call ``ask`` after each lost connection: is the broker still in the cluster?"""
         self._on_lost = ask
 
     def when_silent(self, act: Callable[[Node], object]) -> None:

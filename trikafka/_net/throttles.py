@@ -20,9 +20,9 @@ from .reminders import REMINDER, Reminder
 
 _log = logging.getLogger("trikafka.brokers")
 #: Shorter throttles (seconds) are not logged.
-LEAST_TOLD = 0.1
-#: A broker counts as throttling for this long (seconds) after the end of a throttle: before the
-#: response that asks for the next one stands the request that had to wait.
+LEAST_LOGGED = 0.1
+#: A broker counts as throttling for this long (seconds) after the end of a throttle. Only the
+#: response to a request that had to wait for that end can bring the next throttle.
 _ROUND_TRIP = 1.0
 #: A broker that has left the metadata may return. This bounds how many of them are remembered.
 _MOST_REMEMBERED = 100
@@ -37,8 +37,9 @@ _QUOTAS = {"Produce": "producer_byte_rate", "Fetch": "consumer_byte_rate"} | dic
 class _Throttle:
     """The throttles of one broker.
 
-    ``until`` is the time before which nothing is sent to it (Trio's clock), ``total`` the seconds
-    including what is left.
+    ``until`` is the time before which nothing is sent to the broker (Trio's clock), ``total`` the
+    seconds including those still to come. The ``logged_`` fields are the values of the last log
+    line.
     """
 
     node: Node
@@ -48,9 +49,9 @@ class _Throttle:
     responses: int = 0
     api: str = ""
     reminder: Reminder = field(default_factory=Reminder)
-    told_until: float = 0.0
-    told_total: float = 0.0
-    told_responses: int = 0
+    logged_until: float = 0.0
+    logged_total: float = 0.0
+    logged_responses: int = 0
 
     def snapshot(self, now: float) -> BrokerThrottle:
         left = max(0.0, self.until - now)
@@ -59,9 +60,9 @@ class _Throttle:
     def logged(self, now: float) -> None:
         """Record that everything so far is in the log."""
         self.reminder.logged(now)
-        self.told_until = self.until
-        self.told_total = self.total
-        self.told_responses = self.responses
+        self.logged_until = self.until
+        self.logged_total = self.total
+        self.logged_responses = self.responses
 
     def __str__(self) -> str:
         number = self.node.node_id
@@ -98,9 +99,9 @@ class Throttles:
         known.last = seconds
         known.api = api
         known.responses += 1
-        if seconds < LEAST_TOLD:
+        if seconds < LEAST_LOGGED:
             return
-        outlasts = seconds >= REMINDER and until - known.told_until >= REMINDER
+        outlasts = seconds >= REMINDER and until - known.logged_until >= REMINDER
         if (logged_at := known.reminder.logged_at) is None or outlasts:
             text = (
                 "%s throttles this client: nothing is sent to it for %s s after %s, by its quota %s"
@@ -121,13 +122,13 @@ class Throttles:
         if known is not None and known.until > until:
             known.total -= known.until - until
             known.until = until
-            known.told_until = min(known.told_until, until)
+            known.logged_until = min(known.logged_until, until)
 
-    def _remind(self, known: _Throttle, told_at: float, now: float) -> None:
+    def _remind(self, known: _Throttle, logged_at: float, now: float) -> None:
         times, spent, since = (
-            known.responses - known.told_responses,
-            known.total - known.told_total,
-            now - told_at,
+            known.responses - known.logged_responses,
+            known.total - known.logged_total,
+            now - logged_at,
         )
         text = (
             "%s has throttled this client for %.1f s in the last %.0f s (%s), last for %s s after "
@@ -155,7 +156,7 @@ class Throttles:
         felt = [
             known
             for known in self._brokers.values()
-            if known.last >= LEAST_TOLD and now < known.until + _ROUND_TRIP
+            if known.last >= LEAST_LOGGED and now < known.until + _ROUND_TRIP
         ]
         return {known.node: self._how(known, now) for known in felt}
 

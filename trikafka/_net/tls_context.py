@@ -251,7 +251,8 @@ def _in_pem(
 
 def _present(context: ssl.SSLContext, config: ClientConfig) -> None:
     wrong = _load_key(context, config)
-    # Raised here: the errors of Python and OpenSSL keep what they were given.
+    # Raised here: the errors of Python and OpenSSL keep the arguments of the call, such as a
+    # password.
     if wrong:
         keyfile, shown = config.ssl_keyfile, _shown(config.ssl_certfile or "")
         # The value of ssl_keyfile may be the key itself, so it is not shown.

@@ -38,7 +38,7 @@ from .taking import TURN
 
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
-#: Records of calls that were made within so many seconds time out together.
+#: Records of calls that were made within this many seconds time out together.
 _AT_ONCE = 0.1
 
 

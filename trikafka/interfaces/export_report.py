@@ -67,7 +67,7 @@ class ExportResult:
         seconds: The duration.
         format: The sink's name for the format.
         exactly_once: False if rows of a killed run may be stored twice, because the format has no
-            key by which a repeated write is recognised.
+            key by which a repeated write is recognized.
         location: The location of the files, for a table whose name does not contain it.
         waiting: Records left to a later run, because there are too few for a file
             (``min_records_per_file``, ``min_bytes_per_file``).

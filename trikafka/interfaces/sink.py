@@ -211,11 +211,10 @@ class ExportState:
         carried: Ranges below ``positions`` that are not exported yet.
         isolation_level: The isolation level of the first export, which later ones keep; ``None``
             before it.
-        format: The format of the first export, which later ones keep; ``None`` before it.
-        settled: True if the work of the unfinished plan is closed and stays so. It is published as
-            it is, and the rest goes to the next plan.
-        visited: True if there is no plan because exports found no record.
-        since: As in the last plan.
+        format: The format of the first export, which later ones keep; ``None`` before it. settled:
+        True if the work of the unfinished plan is closed and stays so. The finished part is
+        published, and the rest goes to the next plan. visited: True if there is no plan because
+        exports found no record. since: As in the last plan.
     """
 
     last_number: int = 0
@@ -243,7 +242,7 @@ SinkReport = Callable[[ExportStage, int, int], None]
 # 2. write() makes data files under names that the plan determines. A second run, or a late worker
 #    of a first one, makes the same file and not a second one.
 # 3. settle() closes the work, so the set of files is final. A sink of tables commits them here, in
-#    one commit that has the plan's number: a second commit of the same plan is recognised.
+#    one commit that has the plan's number: a second commit of the same plan is recognized.
 # 4. publish() writes the manifest. Readers count only files that a manifest lists.
 # 5. Only then are the group's offsets committed in Kafka. They are a copy for people and
 #    monitoring: after a crash between 4 and 5 the next export begins at the destination's own
@@ -356,14 +355,12 @@ class ExportCheck:
     """The content of a destination compared with its manifests.
 
     Attributes:
-        files: The number of data files.
-        rows: The number of rows in them.
-        bytes: Their size.
-        problems: One sentence for each difference.
-        unfinished: The number of a plan that a run has begun and not finished. It is not counted;
-            the next run finishes it. Set by :func:`trikafka.check_export`.
-        topics: The topics of the exports, from their plans. Set by :func:`trikafka.check_export`.
-        unhashed: Files that a deep check decoded instead, because their manifests have no checksum.
+        files: The number of data files. rows: The number of rows in them. bytes: Their size.
+        problems: One sentence for each difference. unfinished: The number of a plan that a run has
+        begun and not finished. Its files are not counted; the next run finishes the plan. Set by
+        :func:`trikafka.check_export`. topics: The topics of the exports, from their plans. Set by
+        :func:`trikafka.check_export`. unhashed: Files that a deep check decoded instead, because
+        their manifests have no checksum.
     """
 
     files: int

@@ -132,10 +132,10 @@ class _Making:
 
     # All members of a group start at about the same time, and each would create the same topics. As
     # in Kafka Streams (KIP-572), the member that leads the group creates them where there is such a
-    # member, and the others wait. It is known after the join only, so nothing is created before. A
-    # group of the consumer protocol (KIP-848) has no leader (``leader`` is None): there any member
-    # creates, and the one that comes second gets TopicAlreadyExistsError, which the next round
-    # settles by looking again.
+    # member, and the others wait. The leader is known only after the join, so nothing is created
+    # before. A group of the consumer protocol (KIP-848) has no leader (``leader`` is None): there
+    # any member creates, and the one that comes second gets TopicAlreadyExistsError, which the next
+    # round settles by looking again.
     @property
     def _may_create(self) -> bool:
         """True where this member creates topics: in a group with a leader, only the leader does."""

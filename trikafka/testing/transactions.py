@@ -28,7 +28,7 @@ from trikafka.error_codes import ErrorCode
 
 from ._signal import WakeSignal
 
-NOBODY = -1  # stands for no producer id, and for no epoch
+NO_PRODUCER = -1  # stands for no producer id, and for no epoch
 _LAST_EPOCH = 2**15 - 1
 _NO_LIMIT_MS = 2**31 - 1
 
@@ -58,8 +58,8 @@ _STARTS = (
 class Identity(NamedTuple):
     """A producer id and epoch."""
 
-    producer_id: int = NOBODY
-    epoch: int = NOBODY
+    producer_id: int = NO_PRODUCER
+    epoch: int = NO_PRODUCER
 
 
 class IdentityResponse(NamedTuple):
@@ -81,10 +81,10 @@ class CoordinatorTransaction:
     transactional_id: str
     producer_id: int
     timeout_ms: int
-    epoch: int = NOBODY
-    last_epoch: int = NOBODY
-    previous_id: int = NOBODY
-    next_id: int = NOBODY
+    epoch: int = NO_PRODUCER
+    last_epoch: int = NO_PRODUCER
+    previous_id: int = NO_PRODUCER
+    next_id: int = NO_PRODUCER
     state: CoordinatorTransactionState = CoordinatorTransactionState.EMPTY
     targets: set[Target] = field(default_factory=set)
     started_ms: int = -1
@@ -96,7 +96,7 @@ class CoordinatorTransaction:
         """The producer's identity from the next transaction on."""
         return (
             Identity(self.producer_id, self.epoch)
-            if self.next_id == NOBODY
+            if self.next_id == NO_PRODUCER
             else Identity(self.next_id, 0)
         )
 
@@ -126,7 +126,7 @@ class CoordinatorTransaction:
 
         It may if it is the current producer, or if the response with its new producer id was lost.
         """
-        if self.epoch == NOBODY or producer.producer_id == self.producer_id:
+        if self.epoch == NO_PRODUCER or producer.producer_id == self.producer_id:
             return True
         return producer.producer_id == self.previous_id and producer.epoch >= _LAST_EPOCH - 1
 
@@ -134,8 +134,8 @@ class CoordinatorTransaction:
         """Begin the next epoch for a producer; return False if the producer is fenced."""
         if expected is None:
             self.epoch = self.epoch + 1
-            self.last_epoch = NOBODY
-        elif expected == self.epoch or self.epoch == NOBODY:
+            self.last_epoch = NO_PRODUCER
+        elif expected == self.epoch or self.epoch == NO_PRODUCER:
             self.last_epoch = self.epoch
             self.epoch += 1
         else:
@@ -146,7 +146,7 @@ class CoordinatorTransaction:
         """Continue with another producer id, because the epochs of this one are used up."""
         self.previous_id = self.producer_id
         self.producer_id = producer_id
-        self.last_epoch = self.epoch if recovers else NOBODY
+        self.last_epoch = self.epoch if recovers else NO_PRODUCER
         self.epoch = 0
 
 
@@ -205,7 +205,7 @@ class TransactionCoordinatorState:
         if found.state is CoordinatorTransactionState.ONGOING and keep:
             ongoing = Identity(found.producer_id, found.epoch)
             found.epoch = found.epoch + 1
-            found.last_epoch = NOBODY
+            found.last_epoch = NO_PRODUCER
             return IdentityResponse(ErrorCode.NONE, found.identity, ongoing)
         if found.state is CoordinatorTransactionState.ONGOING:
             self._fence(found)
@@ -326,7 +326,7 @@ class TransactionCoordinatorState:
         """
         if self.version < 2:
             found.epoch = found.epoch + 1
-            found.last_epoch = NOBODY
+            found.last_epoch = NO_PRODUCER
         self._prepare(found, commit=False, bumps=self.version >= 2, fences=True)
 
     def _prepare(
@@ -364,10 +364,10 @@ class TransactionCoordinatorState:
             else CoordinatorTransactionState.COMPLETE_ABORT
         )
         found.completes_at = math.inf
-        if found.next_id != NOBODY:
+        if found.next_id != NO_PRODUCER:
             found.previous_id = found.producer_id
             found.producer_id = found.next_id
-            found.next_id = NOBODY
+            found.next_id = NO_PRODUCER
             found.epoch = 0
 
     def settle(self, now: float) -> None:

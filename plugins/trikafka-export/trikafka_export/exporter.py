@@ -86,7 +86,7 @@ class Exporter:
         self._closed = False
 
     async def run(self) -> ExportResult:
-        """Export what is new.
+        """Export the new records.
 
         Returns:
             The report of what was done.

@@ -169,7 +169,7 @@ class ExportJob:
         return result
 
     async def abandon(self) -> ExportResult:
-        """Publish what is done of the unfinished plan, and leave the rest to the next plan.
+        """Publish the finished part of the unfinished plan, and leave the rest to the next plan.
 
         Reads nothing.
         """
@@ -527,7 +527,7 @@ class ExportJob:
         self._report_progress("published", plan, done, manifest.rows)
 
     def _sort_rest(self, manifest: ExportManifest) -> None:
-        """Sort what is left of a manifest: to be retried, or broken."""
+        """Sort the unfinished ranges of a manifest: those to be retried, and broken ones."""
         for lost in manifest.lost:
             _log.warning("%s is lost for ever: %s", lost, lost.reason)
         for result in manifest.results:

@@ -83,7 +83,7 @@ class Runners:
             await self._checked(self._large)
 
     async def fitting(self, width: int) -> ExportRunner:
-        """Return the runner for a plan of so many offsets.
+        """Return the runner for a plan of ``width`` offsets.
 
         If the runner for large plans lacks a package or program, threads write all records, with a
         warning. If that runner is to take every plan (``above`` is 0), the lack is an error.

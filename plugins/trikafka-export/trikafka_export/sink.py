@@ -332,10 +332,10 @@ class FileSink:
         tasks = await self._thread(lambda: self._tasks(plan, ranges, settings))
         report("writing", 0, 0)
 
-        def told(done: int, rows: int) -> None:
+        def report_rows(done: int, rows: int) -> None:
             report("writing", done, rows)
 
-        errors = await runner.run(tasks, told)
+        errors = await runner.run(tasks, report_rows)
         if len(errors) != len(ranges):
             raise ExportError(
                 f"the runner {self._runners.name!r} returned {len(errors)} results for "

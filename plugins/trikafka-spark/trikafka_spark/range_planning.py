@@ -32,7 +32,7 @@ class Planned(NamedTuple):
 
 
 def open_reader(options: ReadOptions) -> Any:
-    """Return a consumer for lookups, to be entered."""
+    """Return a consumer for look-ups, to be entered."""
     return trikafka.open_consumer(
         **options.settings, group_id=None, enable_auto_commit=False, auto_offset_reset="none"
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: How long Spark may take to stop (seconds) if the JVM did not respond before. After that, as after
 #: the limits of ``trikafka_export.runners``, the JVM is killed.
 _SILENT_LIMIT = 0.2
-#: Plans with up to so many offsets are written by threads, unless ``spark_above`` says otherwise.
+#: Plans with up to this many offsets are written by threads, unless ``spark_above`` says otherwise.
 #: On one machine both have the same rate, but Spark's start takes about six seconds: six million
 #: records took 2.5 s by threads, and 8.2 s with that start (medians of three). From fifty million
 #: on it is a small part of the time, and each task of Spark has a memory of its own.

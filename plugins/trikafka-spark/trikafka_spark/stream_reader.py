@@ -309,8 +309,8 @@ class _Topics:
         """Return the ranges of a batch.
 
         ``known`` are the ids that the topics had at the start of the batch. ``first_again`` is true
-        for a first batch that another run has planned. It has nothing of the partitions whose start
-        may have moved, so a start after its end is no data loss.
+        for a first batch that another run has planned. Such a batch has no records of partitions
+        whose start may have moved, so a start after its end is no data loss.
         """
         there, ids = await find_partitions(
             consumer, self._options, gone_is_an_error=self._options.fail_on_data_loss

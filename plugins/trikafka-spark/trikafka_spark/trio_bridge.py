@@ -8,11 +8,10 @@
 # ``frame.write.format("trikafka")`` and ``writeStream`` say ``DATA_SOURCE_NOT_FOUND``. A Trio
 # program calls Spark in worker threads, so it always meets that.
 #
-# The lookup is in the JVM. A session's sources are asked for by the session, and an active session
-# belongs to a thread, so nothing can be registered for all threads. PySpark's readers make their
-# session the active one before they call the JVM; its writers do not. :func:`register` wraps the
-# writers so that they do (:mod:`.active_session`). Each function here that has a session makes it
-# active, too.
+# The JVM looks the source up in the active session, and an active session belongs to a thread. So
+# nothing can be registered for all threads. PySpark's readers make their session the active one
+# before they call the JVM; its writers do not. :func:`register` wraps the writers so that they do
+# (:mod:`.active_session`). Each function here that has a session makes it active, too.
 #
 # Cancellation: a Spark job can be cancelled by its tag, from any thread. Tags belong to the thread
 # that starts the job, and Trio uses a thread again for other work, so ``_tagged`` removes the tag

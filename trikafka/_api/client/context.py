@@ -76,10 +76,10 @@ class Observers:
 
     def _call(self, method: str, args: Callable[[str], tuple[object, ...]]) -> None:
         for plugin, observer in self._observers:
-            if (told := getattr(observer, method, None)) is None:
+            if (notify := getattr(observer, method, None)) is None:
                 continue
             try:
-                told(*args(plugin))
+                notify(*args(plugin))
             except Exception as error:
                 if (plugin, method) not in self._failed:
                     self._failed.add((plugin, method))

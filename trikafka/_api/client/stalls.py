@@ -44,7 +44,7 @@ _INTERVAL = 0.22
 _SHORTEST_INTERVAL = 0.02
 #: The log names this many of the things that stall for the same cause; health() has all of them.
 _MOST_NAMED = 10
-#: Other tasks run after so many things, which take about 10 ms.
+#: The number of things that are looked at before other tasks run, about 10 ms.
 _PORTION = 512
 
 
@@ -165,7 +165,7 @@ class StallWatch:
             self._log.info("%d more go on", len(resumed) - _MOST_NAMED)
 
     def stalled(self, now: float) -> list[Stalled]:
-        """Return what has made no progress for too long."""
+        """Return the things that have made no progress for too long."""
         found = []
         for source in self._sources:
             for owed in source(now):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Iteration over buffered records lets other tasks run at least this often (seconds).
 TURN = 0.001
-#: And after so many bytes that were decoded. A broker over TLS encrypts some 200 KB ahead (its
+#: A turn also ends after this many decoded bytes. A broker over TLS encrypts some 200 KB ahead (its
 #: ``socket.send.buffer.bytes``), then waits until the connection's reader has taken those: a reader
 #: that had its turn every millisecond only kept it waiting for as long as the decoding took.
 TURN_BYTES = 524_288

@@ -1,4 +1,4 @@
-"""The readers: each decodes what was fetched of one partition, and delivers it in order.
+"""The readers: each decodes the fetched bytes of one partition, and delivers the records in order.
 
 Owned by the consumer. The receiver (all partitions, in turns) and the streams (one partition each)
 decide which task reads when.

@@ -26,7 +26,7 @@ _ENDING = frozenset({_S.INITIALIZING, _S.COMMITTING, _S.ABORTING, _S.UNDECIDED})
 
 
 class ProducerWatchdog(StallWatch):
-    """The watch over what one producer owes."""
+    """The watch over the progress that one producer owes."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ GROUP = "group"
 
 
 class ShareWatchdog(StallWatch):
-    """The watch over what one share consumer owes."""
+    """The watch over the progress that one share consumer owes."""
 
     def __init__(
         self,

@@ -119,7 +119,7 @@ class Coordinators:
         return await flight()
 
     def _doubt(self, node: Node) -> None:
-        """Look for the brokers that have taken over what a silent broker coordinates."""
+        """Look for the successors of a silent broker as coordinators."""
         # A silent coordinator may be frozen, and its groups may have moved. It cannot be asked, so
         # others are (FindCoordinator is answered by any broker), once a second until it responds
         # again or coordinates nothing more. The known coordinator stays in the cache meanwhile: a

@@ -51,7 +51,7 @@ from .recovery import Recovery
 T = TypeVar("T")
 #: The longest time (seconds) for which a node that has not responded is the only one asked.
 _STAGGER = 1.0
-#: In a hurry, a node gets so many times the time of the last response, and this many seconds at
+#: In a hurry, a node gets this multiple of the time of the last response, and this many seconds at
 #: least.
 _TIMES_SLOWER = 10.0
 _SHORTEST_STAGGER = 0.1

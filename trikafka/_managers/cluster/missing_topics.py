@@ -27,7 +27,7 @@ _BEGINNING, _PAGE, _PATIENCE = 2, 1_000, 5.0
 #: The most missing names that one client searches for.
 _MOST = 100
 #: How many topics the log names at a time.
-_MOST_TOLD = 5
+_MOST_NAMED = 5
 _log = logging.getLogger("trikafka.metadata")
 
 
@@ -49,13 +49,15 @@ class MissingTopics:
     def log_new(self, missing: set[str], known: ClusterSnapshot) -> None:
         """Log the topics that are waited for; ``missing`` is all of them."""
         news = sorted(missing - self._reported)
-        for name in news[:_MOST_TOLD]:
+        for name in news[:_MOST_NAMED]:
             _log.warning(
-                "%s; what was asked of it waits until it does",
+                "%s; calls about this topic wait until it does",
                 topic_missing(name, known.existing()),
             )
-        if len(news) > _MOST_TOLD:
-            _log.warning("nor do %d other topics exist that were asked for", len(news) - _MOST_TOLD)
+        if len(news) > _MOST_NAMED:
+            _log.warning(
+                "%d other topics that were asked for do not exist either", len(news) - _MOST_NAMED
+            )
         self._reported = missing
 
     def look_for_alike(self, missing: str, node: Node | None) -> None:

@@ -25,9 +25,9 @@ from ...types import Node
 #: connections: the first time, and at most. It doubles each time.
 _REST = 1.0
 _LONGEST_REST = 30.0
-#: After so many seconds without an order the next one counts as the first.
+#: After this many seconds without an order the next one counts as the first.
 _QUIET = 10.0
-#: For so many seconds a node that did not respond in time is asked after the others.
+#: For this many seconds a node that did not respond in time is asked after the others.
 _LAST_FOR = 10.0
 _log = logging.getLogger("trikafka.metadata")
 

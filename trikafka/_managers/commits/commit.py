@@ -451,7 +451,7 @@ class Commits:
         return found if partitions is None else {tp: found[tp] for tp in partitions}
 
     def recover(self, error: TrikafkaError) -> None:
-        """Record what a failed attempt says of the coordinator."""
+        """Apply the error of a failed attempt to the coordinator."""
         if error.refresh_coordinator:
             self._coordinators.mark_unknown(self._group)
         if isinstance(error, UnknownTopicOrPartitionError) and self._topics is not None:

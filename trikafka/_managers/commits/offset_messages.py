@@ -140,7 +140,7 @@ def read_fetch_response(
 def read_fetched(
     group: Any, ids: TopicIdsByName
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], dict[TopicPartition, TrikafkaError]]:
-    """Return the committed offsets of one group in a response, and what failed by partition."""
+    """Return the committed offsets of one group in a response, and the errors by partition."""
     names = _names(ids)
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
     failures: dict[TopicPartition, TrikafkaError] = {}

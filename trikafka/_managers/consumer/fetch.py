@@ -129,7 +129,7 @@ class Fetcher:
                 await self._wake.wait()
 
     def _record_leaderless(self) -> bool:
-        """Record in the assignment what has no leader; return whether there is such a partition."""
+        """Record partitions without a leader in the assignment; return whether there are any."""
         for partition, error in list(self._plan.leaderless.items()):
             self._missing.add(partition, error)
         return bool(self._plan.leaderless)

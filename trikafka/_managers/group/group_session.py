@@ -1,8 +1,8 @@
 """The session timeout of a group of the consumer protocol (KIP-848).
 
-After that time a coordinator removes a silent member. Heartbeats do not carry it. It is a
-configuration of the group (``consumer.session.timeout.ms``), whose value the coordinator returns to
-a principal that may describe the group's configuration.
+After that time a coordinator removes a silent member. The heartbeats of KIP-848 do not carry the
+timeout: it is a configuration of the group (``consumer.session.timeout.ms``). The coordinator
+returns its value to a principal that may describe the group's configuration.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class Senders:
     # --- out --------------------------------------------------------------------------------------
 
     async def _serve(self, sender: _Sender) -> None:
-        """Send what is due, until cancelled or until the broker has left the cluster."""
+        """Send the due batches, until cancelled or until the broker has left the cluster."""
         # The loop sends one request after the other, with a checkpoint between two requests. With
         # few requests in flight and no linger it tries to send first: to check the queue before
         # (`due_at`) would cost a step more for each record that is sent alone. Otherwise the sender

@@ -1,6 +1,6 @@
 """The producer id of an idempotent producer.
 
-It is requested when batches wait for one, and again when it is used up.
+The id is requested when batches wait for one, and again when its epochs are used up.
 """
 
 from __future__ import annotations

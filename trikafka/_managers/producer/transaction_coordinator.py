@@ -160,7 +160,7 @@ class TransactionCoordinator:
         return response
 
     def failed(self, error: TrikafkaError) -> None:
-        """Record what a failed attempt says of the coordinator."""
+        """Apply the error of a failed attempt to the coordinator."""
         if error.refresh_coordinator:
             self._coordinators.mark_unknown(self._id, CoordinatorKind.TRANSACTION)
 

@@ -474,7 +474,7 @@ class Transactions:
         )
 
     def _start(self, begun: Begun, pending: PendingEndTxn) -> PendingEndTxn:
-        """Start an end that is legal. It is stored with its task, or because it is over."""
+        """Start a legal end. It becomes the pending one only if its task could be started."""
         transaction = self._transaction
         if needs_task := transaction.started or not pending.commit:
             # Raises once the client is closed; nothing has changed by then.

@@ -1,7 +1,7 @@
 """From a partition of a ShareFetch response to acquired records. No I/O.
 
-A response has whole batches of the log, also with records that are not this member's. It may have
-acquired offsets that have no record.
+A response has whole batches of the log, which may hold records that this member has not acquired.
+Acquired offsets may be without a record.
 """
 
 from __future__ import annotations

@@ -63,10 +63,10 @@ from ..cluster.metadata import Metadata
 from .acquiring import Piece, Pieces, is_quick, pieces_of
 
 _log = logging.getLogger("trikafka.share")
-#: While records are held, and a broker has been silent for so many seconds, the metadata is asked
+#: While records are held, and a broker has been silent for this many seconds, the metadata is asked
 #: for the leaders of their partitions. A new leader gives the records to others at once, while
-#: handlers of this member work on them. It is also the longest pause in fetching after some leaders
-#: have moved.
+#: handlers of this member work on them. This is also the longest pause in fetching after some
+#: leaders have moved.
 _URGENT = 0.08
 #: The longest time (ms) for which a fetch waits while records are held. A broker that stops leading
 #: a partition says so only when a fetch ends. The response is there before :data:`_URGENT` is over,
@@ -76,17 +76,18 @@ _WAIT_WHILE_HELD = 60
 #: silence counts.
 _FAR = 0.2
 #: By default the controller replaces a broker 9 s after it froze. A broker that has not responded
-#: for so many seconds has no successor, or an election is slow. The metadata is asked less often
+#: for this many seconds has no successor, or an election is slow. The metadata is asked less often
 #: then: see :data:`_SELDOM`.
 _ELECTED_BY = 15.0
 #: The seconds between two questions to the metadata after :data:`_ELECTED_BY`.
 _SELDOM = 1.0
-#: After records with a lock that is shorter (seconds), the next fetch waits. They are lost before a
+#: After records with a shorter lock (seconds), the next fetch waits. Such records are lost before a
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
-#: After so many seconds past its wait, a fetch does not keep room from other brokers any more. Its
-#: broker may be frozen. If it responds nevertheless, more is held than the window has, until the
-#: program has decided the surplus: to release it would cost each record one of its deliveries.
+#: A fetch that is this many seconds past its wait keeps no room from other brokers any more: its
+#: broker may be frozen. If that broker responds nevertheless, more records are held than the window
+#: has, until the program has decided the surplus. Releasing the surplus would cost each record one
+#: of its deliveries.
 _LATE = 1.0
 #: The errors by which a broker says that it does not lead the partition any more.
 _LEADS_NO_MORE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})

@@ -98,7 +98,7 @@ class FetchBuffer:
         self._wake = wake or ChangeCallbacks()
         #: In the order of the partitions' turns.
         self._queues: OrderedDict[AssignedPartition, _Queue] = OrderedDict()
-        #: The bytes that the last receive delivered, and those of the one before.
+        #: The bytes that the last receive delivered, and those of the receive before.
         self._held = 0
         self._held_before = 0
         #: True while each partition has a reader of its own.

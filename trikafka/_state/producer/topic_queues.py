@@ -366,7 +366,7 @@ class Queues:
                 self.close(queue)
 
     def add(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Make ``batch`` the queue's open batch; the one before it is closed."""
+        """Make ``batch`` the queue's open batch, and close the previous one."""
         self.close(queue)
         if not queue.batches:
             self._activate(queue)

@@ -21,7 +21,7 @@ class ShareAssignment:
         self._changed = changed
 
     def assign(self, partitions: Iterable[SharePartition]) -> bool:
-        """Set the assignment; return whether it differs from the one before."""
+        """Set the assignment; return whether it differs from the previous one."""
         assigned = frozenset(partitions)
         if assigned == self.partitions:
             return False

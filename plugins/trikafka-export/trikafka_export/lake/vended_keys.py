@@ -23,7 +23,7 @@ KEY, SECRET, TOKEN, EXPIRES = (
 )
 #: Seconds for which keys without an expiry are used. A quarter of an hour is the shortest lifetime
 #: in use.
-_UNTOLD = 600.0
+_WITHOUT_EXPIRY = 600.0
 #: The remaining share of their lifetime at which keys are renewed.
 _LEFT = 1 / 3
 
@@ -74,7 +74,7 @@ class _Keys:
     def of(cls, properties: Mapping[str, Any]) -> _Keys:
         now, token = time.time(), properties.get(TOKEN)
         ends = str(properties.get(EXPIRES, ""))
-        until = int(ends) / 1000 if ends.isdecimal() else now + _UNTOLD
+        until = int(ends) / 1000 if ends.isdecimal() else now + _WITHOUT_EXPIRY
         hidden = None if token is None else secret(str(token))
         return cls(
             secret(str(properties.get(KEY, ""))),
