@@ -62,6 +62,7 @@ async def _end(process: trio.Process) -> None:
         process.send_signal(signal.SIGINT)
         with trio.move_on_after(_END_LIMIT):
             await process.wait()
+    # Also after an orderly end: the program may have left processes of its group behind.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()

@@ -27,7 +27,7 @@ async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
         except TrikafkaError as error:
             errors.append(error)
         except Exception as error:
-            errors.insert(0, error)
+            errors.insert(0, error)  # before trikafka's errors: `decisive` takes the first
             nursery.cancel_scope.cancel()
 
     todo = list(works)

@@ -66,6 +66,8 @@ cdef char *take_block(Py_ssize_t size, Py_ssize_t *room) noexcept:
         while room_of(index) < size:
             index += 1
         lock_pool()
+        # A block of the next two classes serves as well: it wastes at most half of the request's
+        # size, which costs less than fresh memory.
         for other in range(index, min(index + 3, CLASSES)):
             block = _classes[other].first
             if block != NULL:

@@ -337,6 +337,10 @@ class KafkaCluster:
         write_logging(self._directory)
         if self.settings.security.tls:
             write_certificates(self.security_directory)
+        # A chosen port may be another program's by the time the broker binds it: on Linux a program
+        # that asks for this very port gets it in spite of the reservation, and elsewhere there is
+        # no reservation (see `Ports`). So freely chosen ports are then chosen again. A port that
+        # the user has named is not replaced.
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._make_brokers()
             self._format()

@@ -132,6 +132,7 @@ def _reasons(parts: ShareParts, unreachable: Mapping[Node, str], now: float) -> 
     if parts.brokers.outages.all_away:
         yield "no broker of the cluster can be reached: " + "; ".join(unreachable.values())
     for each in parts.watchdog.stalled(now):
+        # A fatal error of the membership is a reason already, and explains the group's standstill.
         if each.key != GROUP or parts.membership.fatal is None:
             yield f"{each.name}: no progress: {each.reason}"
 
