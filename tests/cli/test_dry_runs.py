@@ -117,7 +117,7 @@ async def test_abort_acts_without_the_look_up(
         found, known = await aborted(admin, T0, 0, acts=True)
         assert (found.producer_id, known) == (5, None)
         assert len(cluster.requests("WriteTxnMarkers")) == 1
-        assert "it is not known whether a coordinator knows" in capsys.readouterr().err
+        assert "coordinator that knows the aborted transaction failed" in capsys.readouterr().err
 
 
 def hang(cluster: ScriptedCluster) -> None:

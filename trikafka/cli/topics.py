@@ -111,7 +111,7 @@ def list_(common: Common, internal: bool, output: str) -> None:
     callback=pairs,
     help="A setting of the topic; repeatable.",
 )
-@click.option("--if-not-exists", is_flag=True, help="It is fine if the topic exists.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists already.")
 @output_option
 @common_options
 def create(
@@ -178,7 +178,7 @@ def _size(partitions: list[PartitionInfo]) -> str:
 @command.command()
 @click.argument("names", nargs=-1, metavar="NAME...")
 @_topic_option
-@click.option("--if-exists", is_flag=True, help="It is fine if there is no such topic.")
+@click.option("--if-exists", is_flag=True, help="Succeed if there is no such topic.")
 @output_option
 @common_options
 def delete(

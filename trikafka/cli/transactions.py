@@ -263,10 +263,11 @@ async def aborted(
     except TrikafkaError as error:
         if not acts:
             raise
-        # Only a warning depends on it, and readers of committed records wait for the abort.
+        # Only a warning depends on the look-up, and readers of committed records wait for the
+        # abort.
         warn(
-            "it is not known whether a coordinator knows the transaction that is aborted, because "
-            f"the look-up failed: {error}"
+            "the look-up of a coordinator that knows the aborted transaction failed, so this "
+            f"command cannot warn of a committed one: {error}"
         )
     if acts:
         await admin.abort_transaction(place, start_offset)

@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of pytest-xdist, before it starts, where it gets the shared broker."""
+    """Give a new worker of pytest-xdist the address of the shared broker."""
     config: pytest.Config = node.config
     if not config.getini("kafka_shared_by_workers"):
         return
