@@ -53,7 +53,7 @@ async def test_phase_is_in_flight(autojump_clock: Clock) -> None:
         error = await expires(producer)
         assert (error.phase, error.maybe_written, error.attempts) == ("in flight", True, 2)
         assert error.seconds["in flight"] == pytest.approx(6.9, abs=0.05)
-        assert str(error).endswith("; it may be in the log all the same")
+        assert str(error).endswith("; the record may nevertheless be in the log")
 
 
 async def test_frozen_broker_ends_as_no_connection(autojump_clock: Clock) -> None:
@@ -84,7 +84,7 @@ async def test_phase_is_no_connection(autojump_clock: Clock) -> None:
         assert (error.attempts, error.maybe_written) == (0, False)
         assert error.phase in ("waiting for a connection", "waiting for a leader")
         assert error.seconds == {error.phase: pytest.approx(7)}
-        assert "it is not in the log" in str(error)
+        assert "the record is not in the log" in str(error)
         assert isinstance(error.last_error, KafkaConnectionError)
 
 

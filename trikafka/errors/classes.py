@@ -239,9 +239,10 @@ class DeliveryTimeoutError(KafkaTimeoutError):
         self.seconds = dict(seconds or {})
         if topic:
             spent = ", ".join(f"{round(time, 3):g} s {name}" for name, time in self.seconds.items())
-            log = "it may be in the log all the same" if maybe_written else "it is not in the log"
+            log = "may nevertheless be" if maybe_written else "is not"
             self.args = (
-                f"{self.args[0]}; {topic}-{partition} spent {spent} (at last: {phase}); {log}",
+                f"{self.args[0]}; {topic}-{partition} spent {spent} (at last: {phase}); the record "
+                f"{log} in the log",
             )
 
 
