@@ -103,7 +103,7 @@ async def test_a_block_is_entered_once(autojump_clock: Clock) -> None:
     async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
         delivery = await queue.receive()
         async with delivery:
-            with pytest.raises(IllegalStateError, match="one block"):
+            with pytest.raises(IllegalStateError, match="entered only once"):
                 async with delivery:
                     pass
             with pytest.raises(IllegalStateError, match="leave the block"):

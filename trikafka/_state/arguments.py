@@ -261,10 +261,14 @@ def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> O
             f"OffsetAndMetadata, not {value!r}"
         )
     epoch, note = position.leader_epoch, position.metadata
-    if not isinstance(note, str) or not (epoch is None or _is_number(epoch, _format.MAX_INT32)):
+    if not isinstance(note, str):
         raise ConfigurationError(
-            f"the offset to commit for {tp} must have text as its metadata, and None or a whole "
-            f"number from 0 as its leader epoch, not {value!r}"
+            f"the metadata of the offset to commit for {tp} must be text, not {note!r}"
+        )
+    if epoch is not None and not _is_number(epoch, _format.MAX_INT32):
+        raise ConfigurationError(
+            f"the leader epoch of the offset to commit for {tp} must be a whole number from 0, or "
+            f"None, not {epoch!r}"
         )
     # A broker closes the connection on a longer note, without a response.
     if (size := len(note.encode(errors="replace"))) > _LONGEST_NOTE:
