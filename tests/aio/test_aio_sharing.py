@@ -51,7 +51,7 @@ def test_blocks_accept_and_release() -> None:
             await queue.flush()
             assert states(cluster) == ["acknowledged", "acknowledged", "archived"]
             assert queue.statistics().accepted == 2
-            with pytest.raises(IllegalStateError, match="one block"):
+            with pytest.raises(IllegalStateError, match="entered only once"):
                 async with first:
                     pass
 

@@ -211,10 +211,11 @@ class ExportState:
         carried: Ranges below ``positions`` that are not exported yet.
         isolation_level: The isolation level of the first export, which later ones keep; ``None``
             before it.
-        format: The format of the first export, which later ones keep; ``None`` before it. settled:
-        True if the work of the unfinished plan is closed and stays so. The finished part is
-        published, and the rest goes to the next plan. visited: True if there is no plan because
-        exports found no record. since: As in the last plan.
+        format: The format of the first export, which later ones keep; ``None`` before it.
+        settled: True if the work of the unfinished plan is closed and stays so. The finished part
+            is published, and the rest goes to the next plan.
+        visited: True if there is no plan because exports found no record.
+        since: As in the last plan.
     """
 
     last_number: int = 0
@@ -355,12 +356,14 @@ class ExportCheck:
     """The content of a destination compared with its manifests.
 
     Attributes:
-        files: The number of data files. rows: The number of rows in them. bytes: Their size.
-        problems: One sentence for each difference. unfinished: The number of a plan that a run has
-        begun and not finished. Its files are not counted; the next run finishes the plan. Set by
-        :func:`trikafka.check_export`. topics: The topics of the exports, from their plans. Set by
-        :func:`trikafka.check_export`. unhashed: Files that a deep check decoded instead, because
-        their manifests have no checksum.
+        files: The number of data files.
+        rows: The number of rows in the data files.
+        bytes: The size of the data files.
+        problems: One sentence for each difference.
+        unfinished: The number of a plan that a run has begun and not finished. Its files are not
+            counted; the next run finishes the plan. Set by :func:`trikafka.check_export`.
+        topics: The topics of the exports, from their plans. Set by :func:`trikafka.check_export`.
+        unhashed: Files that a deep check decoded instead, because their manifests have no checksum.
     """
 
     files: int

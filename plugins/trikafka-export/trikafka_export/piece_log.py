@@ -48,8 +48,11 @@ class ExportPiece:
     """The part ``start <= offset < end`` of a range, with its files.
 
     Attributes:
-        start: The first offset. end: The offset after the last. files: The files of the piece.
-        lost: Gaps: from, to, reason. dead_letters: The number of records that could not be parsed.
+        start: The first offset.
+        end: The offset after the last.
+        files: The files of the piece.
+        lost: Gaps: from, to, reason.
+        dead_letters: The number of records that could not be parsed.
     """
 
     start: int

@@ -79,9 +79,9 @@ class _Held(_HeldRecords):
         its end. Without a block the call counts at once.
 
         Raises:
-            LockLostError: The lock is lost; another member may have the record. IllegalStateError:
-            The records were acknowledged before. Or, without a block, another thread calls: use
-            :func:`trio.from_thread.run_sync` there.
+            LockLostError: The lock is lost; another member may have the record.
+            IllegalStateError: The records were acknowledged before. Or, without a block, another
+                thread calls: use :func:`trio.from_thread.run_sync` there.
         """
         self._acknowledge(_ACCEPT)
 
