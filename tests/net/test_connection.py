@@ -214,7 +214,9 @@ async def test_response_restarts_the_next_requests_time(autojump_clock: Clock) -
 async def test_peer_that_reads_nothing_loses_connection(autojump_clock: Clock, acks: int) -> None:
     async with connected(unbuffered=True) as line:
         asked = line.ask(produce(acks))
-        with pytest.raises(KafkaConnectionError, match="the broker did not respond to ProduceRequest"):
+        with pytest.raises(
+            KafkaConnectionError, match="the broker did not respond to ProduceRequest"
+        ):
             await asked.outcome()
         assert asked.ended == 30
 

@@ -253,7 +253,11 @@ OFFSETS: list[tuple[tuple[Any, ...], type[Exception], str]] = [
     ),
     (({T0: OffsetAndMetadata("1")}, G), ConfigurationError, "the offset to commit for t-0 must be"),  # type: ignore[arg-type]
     (({T0: OffsetAndMetadata(1, None, 5)}, G), ConfigurationError, "must be text"),  # type: ignore[arg-type]
-    (({T0: OffsetAndMetadata(1, "x")}, G), ConfigurationError, "leader epoch of the offset to commit"),  # type: ignore[arg-type]
+    (
+        ({T0: OffsetAndMetadata(1, "x")}, G),
+        ConfigurationError,
+        "leader epoch of the offset to commit",
+    ),  # type: ignore[arg-type]
     (
         ({T0: OffsetAndMetadata(1, None, "x" * 40_000)}, G),
         ConfigurationError,

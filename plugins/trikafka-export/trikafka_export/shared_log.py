@@ -75,12 +75,12 @@ class ExportLog:
         """Forget all: the whole cluster has responded, so each later loss is news."""
         self._reminders.clear()
 
-    # A line about one broker is known by its format, which begins with "broker %d" (`_net/outages`);
-    # the number is then the first argument. The cause in the line may differ between clients, so the
-    # number alone is the key:
+    # The format of a line about one broker begins with "broker %d" (`_net/outages`), and the number
+    # is its first argument. The cause in the line may differ between clients, so the number alone
+    # is the key:
     #
     # * at WARNING (lost, silent) the line is due once for the broker, and again after five minutes;
-    # * at INFO (back) it is news only if the loss was logged. The first client that notices logs it.
+    # * at INFO (back) the line is news only if the loss was logged; one client logs it.
     #
     # Any other warning is due once by its whole text. What is below is logged by each client: only
     # a program that asks for INFO or DEBUG sees it.
