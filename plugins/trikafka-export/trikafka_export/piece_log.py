@@ -82,7 +82,9 @@ class ExportPiece:
 
         Raises:
             ExportError: The name of a file leads out of the destination.
-            ValueError: The record is damaged. So say KeyError and TypeError.
+            ValueError: The record is damaged.
+            KeyError: The record is damaged.
+            TypeError: The record is damaged.
         """
         try:
             piece = cls._parsed(body)
