@@ -192,3 +192,52 @@ async def test_a_new_leader_during_a_close(autojump_clock: Clock) -> None:
             cluster.delay("ShareAcknowledge", 2)
             nursery.start_soon(move, queue)
         assert queue._parts.metadata.snapshot.topics["t"].partitions[0].leader == 1
+
+
+async def test_a_shortened_close_leaves_the_group(autojump_clock: Clock) -> None:
+    """A cancellation meets a close that waits for a broker without a response."""
+    async with cluster_of(records=2, nodes=2) as cluster:
+        cluster.move_coordinator(1)
+        with trio.CancelScope() as scope:
+            async with queue_of(cluster) as queue:
+                (await queue.receive()).accept()
+                await trio.sleep(1.2)
+                cluster.freeze(0)
+                scope.deadline = trio.current_time() + 3
+        assert trio.current_time() - scope.deadline <= 1
+        assert not cluster.shares.by_id[GROUP].members
+        cluster.thaw(0)
+
+
+@pytest.mark.parametrize("codes", [(15, 15), (16, 14), (7, -1)])
+async def test_a_cut_leave_makes_all_its_attempts(
+    autojump_clock: Clock, codes: tuple[int, int]
+) -> None:
+    """The last acknowledgement has taken all but a quarter of a second."""
+    async with cluster_of(records=2, nodes=2) as cluster:
+        with trio.CancelScope() as scope:
+            async with queue_of(cluster) as queue:
+                (await queue.receive()).accept()
+                await trio.sleep(1.2)
+                cluster.delay("ShareAcknowledge", 5, None)
+                (await queue.receive()).accept()
+                for code in codes:
+                    cluster.fail(
+                        "ShareGroupHeartbeat", code, where=lambda each: each.member_epoch < 0
+                    )
+                began = trio.current_time()
+                scope.cancel()
+                await trio.sleep_forever()
+        assert trio.current_time() - began <= 1
+        assert not cluster.shares.by_id[GROUP].members
+
+
+async def test_the_last_attempt_to_leave_ends_it(autojump_clock: Clock) -> None:
+    """No wait follows the third attempt, because no attempt does."""
+    async with cluster_of() as cluster:
+        async with queue_of(cluster, retry_backoff_ms=500):
+            await until(lambda: bool(cluster.shares.by_id))
+            cluster.fail("ShareGroupHeartbeat", 15, None)
+        beats = cluster.requests("ShareGroupHeartbeat")
+        assert [seen.request.member_epoch for seen in beats] == [0, -1, -1, -1]
+        assert trio.current_time() == beats[-1].time

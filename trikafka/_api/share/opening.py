@@ -91,6 +91,7 @@ async def open_share_consumer(
 
     async def start(service: Service) -> ShareConsumer[Any, Any]:
         parts = ShareParts(config, service, names)
+        service.when_hurried(parts.shorten)
         await parts.start()
         consumer: ShareConsumer[Any, Any] = ShareConsumer(parts)
         return consumer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 
 import trio
@@ -52,6 +53,8 @@ class ShareParts(Context[ShareConsumerConfig]):
             config, self.core, self.brokers.outages, self.metadata, self.membership, self.fetcher
         )
         self.closed = False
+        self._close_ends = math.inf
+        self._acknowledging = trio.CancelScope()  # of the close: the last acknowledgements
         self._member_scope = trio.CancelScope()
         self._member_ended = trio.Event()
 
@@ -90,7 +93,8 @@ class ShareParts(Context[ShareConsumerConfig]):
     # this member releases go to another at once. Leaving the group comes last: until then the
     # coordinator assigns the partitions to no other member. Each step may be cut: the end of the
     # connections releases the records, and the end of the group's session the membership. So a
-    # quarter of the time, a second at most, is kept for leaving.
+    # quarter of the time, a second at most, is kept for leaving. So it is when a cancellation
+    # shortens a close that waits for acknowledgements.
     async def close(self, deadline: float) -> None:
         """Stop delivering, send the last acknowledgements, leave the group, close the sockets.
 
@@ -99,21 +103,34 @@ class ShareParts(Context[ShareConsumerConfig]):
         self.closed = True
         self.watchdog.stop()
         self.core.deliver.notify()
-        now = trio.current_time()
+        self._close_ends = deadline
+        self._acknowledging.deadline = self._acknowledging_ends()
         try:
-            kept = min(_KEPT_MOST, _KEPT_SHARE * max(0.0, deadline - now))
-            with trio.CancelScope(deadline=max(deadline - kept, now + GRACE)) as scope:
+            with self._acknowledging:
                 await self.fetcher.close()
-            if scope.cancelled_caught:
+            if self._acknowledging.cancelled_caught:
                 _log.warning(
                     "closing: the time for the last acknowledgements was up; what this member "
                     "held is released with its connections"
                 )
             self._member_scope.cancel()
-            with trio.CancelScope(deadline=max(deadline, trio.current_time() + GRACE)):
+            with trio.CancelScope(deadline=max(self._close_ends, trio.current_time() + GRACE)):
                 await self._member_ended.wait()
                 await self.membership.leave()
                 await self.telemetry.push_last()
         finally:
             self.brokers.close()
             self.notify_closed()
+
+    def shorten(self, deadline: float) -> None:
+        """End the close under way by ``deadline``, with a share of the rest for leaving."""
+        if deadline < self._close_ends:
+            self._close_ends = deadline
+            self._acknowledging.deadline = min(
+                self._acknowledging.deadline, self._acknowledging_ends()
+            )
+
+    def _acknowledging_ends(self) -> float:
+        now = trio.current_time()
+        kept = min(_KEPT_MOST, _KEPT_SHARE * max(0.0, self._close_ends - now))
+        return max(self._close_ends - kept, now + GRACE)

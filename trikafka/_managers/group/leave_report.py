@@ -16,6 +16,7 @@ from ..._net.brokers import Purpose
 from ..._net.retry import Retry
 from ..._state.group.member import MemberIdentity
 from ...config import ClientConfig
+from ...error_codes import ErrorCode
 from ...errors import MemberFencedError, RequestTimedOutError, TrikafkaError
 from ...errors.peer_text import peer_text
 from .membership_events import MembershipEvents
@@ -110,11 +111,15 @@ async def leave_with_retries(
     """
     # The first attempt gets half of the time. The next ones use another connection, because on the
     # usual one the last commit may be stuck before the request.
+    #
+    # A cancelled close may have left a quarter of a second for all of this. Two usual waits between
+    # attempts take longer, and the last attempt, which may succeed, would not be made. So no wait
+    # takes more than a third of what is left.
 
     retry = Retry(config)
     with report, trio.move_on_after(_LIMIT):
         for attempt in range(_ATTEMPTS):
-            left = max(0.0, trio.current_effective_deadline() - trio.current_time())
+            left = _seconds_left()
             limit = left if attempt or left < _SHORT else left / 2
             try:
                 await ask(
@@ -124,8 +129,14 @@ async def leave_with_retries(
                 return
             except TrikafkaError as error:
                 report.failed(error)
-                if not may_go_on(error):
+                # A broker's own failure proves nothing, and a second leave does no harm.
+                if not may_go_on(error) and error.code != ErrorCode.UNKNOWN_SERVER_ERROR:
                     return
                 if isinstance(error, RequestTimedOutError):
                     continue
-            await retry.wait()
+            if attempt + 1 < _ATTEMPTS:
+                await trio.sleep(min(retry.delay(), _seconds_left() / 3))
+
+
+def _seconds_left() -> float:
+    return max(0.0, trio.current_effective_deadline() - trio.current_time())
