@@ -13,6 +13,7 @@ import trio
 from sharing import GROUP, cluster_of, queue_of, quiet, states, until
 from trio.testing import MockClock as Clock
 
+import trikafka
 from trikafka._managers.share import fetch
 from trikafka.errors import AcknowledgementError, DamagedResponseError, LockLostError, TrikafkaError
 
@@ -480,3 +481,35 @@ async def test_empty_brokers_delay_no_other(
             await trio.sleep(10)
             assert len(cluster.requests("ShareFetch")) - before < 500
             cluster.thaw(0)
+
+
+async def test_refused_acknowledgements_are_logged(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, although the group delivers the records again and again. A new leader is no refusal."""
+
+    async def handle(delivery: Any) -> None:
+        seen.append(delivery.record.offset)
+
+    async with cluster_of(records=3, nodes=2) as cluster:
+        for code, said in ((6, 0), (121, 1)):
+            seen: list[int] = []
+            rules = [
+                cluster.fail(api, code, 2 if code == 6 else None, topic="t")
+                for api in ("ShareAcknowledge", "ShareFetch")
+            ]
+            with trio.move_on_after(100):
+                await trikafka.run_queue(
+                    handle,
+                    "t",
+                    group_id=GROUP,
+                    bootstrap_servers=cluster.bootstrap_servers,
+                    dial=cluster.dial,
+                )
+            for rule in rules:
+                rule.remove()
+            refusals = [each for each in caplog.messages if "refuses acknowledgements" in each]
+            assert len(refusals) == said
+            cluster.append("t", 0, [b"x"] * 3)
+        assert len(seen) > 3
+        assert "INVALID_RECORD_STATE" in refusals[0]

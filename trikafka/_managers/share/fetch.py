@@ -25,6 +25,7 @@ import trio
 
 from ..._net.brokers import Brokers
 from ..._net.connection import Connection
+from ..._net.reminders import Reminder
 from ..._net.retry import Retry
 from ..._net.signal import Signal
 from ..._net.singleflight import StartSoon
@@ -126,6 +127,8 @@ class _Broker:
         self.failure: TrikafkaError | None = None
         #: Why the broker did not take the last acknowledgements.
         self.refused: TrikafkaError | None = None
+        #: Of the log lines about that.
+        self.refusals = Reminder()
         #: Since when acknowledgements are sent without an outcome; ``None`` if none are.
         self.without_outcome: float | None = None
 
@@ -794,11 +797,27 @@ class ShareFetcher:
             if error.refresh_metadata:
                 self._metadata.request_update()
             broker.refuse(error)
-        now = trio.current_time()
+        now, acknowledged = trio.current_time(), key in request.decided
         repeats = broker.session.acknowledged(request, key, error, sent, lock, now)
+        if error is not None and acknowledged and not repeats:
+            self._report_refusal(broker, error, now)
         if code in _HAS_NO_LOCKS:
             self._lose_discarded(broker, key, code)
         return repeats
+
+    # A program that only leaves its blocks asks for no outcome. Without this line it would work on
+    # the same records again and again, and nothing would say why.
+    def _report_refusal(self, broker: _Broker, error: TrikafkaError, now: float) -> None:
+        """Log that acknowledgements were refused: at once, then every five minutes."""
+        moved = error.code in _HAS_NO_LOCKS  # part of the life of a cluster
+        if not moved and broker.refusals.is_due(now):
+            broker.refusals.logged(now)
+            _log.warning(
+                "broker %d refuses acknowledgements, so the group may deliver their records again: "
+                "%s",
+                broker.node_id,
+                error,
+            )
 
     # The new leader gives the records to others, maybe before this member learns which broker that
     # is.
