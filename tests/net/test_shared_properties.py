@@ -15,6 +15,7 @@ from trikafka.config import (
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
+    ShareConsumerConfig,
     from_properties,
 )
 from trikafka.errors import ConfigurationError
@@ -201,3 +202,48 @@ def test_assignors_and_strings_of_java_are_read() -> None:
     found = from_properties({"partition.assignment.strategy": assignors}, ConsumerConfig)
     assert found == {"partition_assignment_strategy": ("cooperative-sticky", "range", "mine")}
     assert from_properties({"key.serializer": f"{JAVA}StringSerializer"}, ProducerConfig) == {}
+
+
+def test_settings_of_a_share_group_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise the group would begin at the end of its topics without a word."""
+    given = {
+        "bootstrap.servers": "a:1",
+        "group.id": "g",
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": "false",
+    }
+    assert from_properties(given, ShareConsumerConfig) == {
+        "bootstrap_servers": "a:1",
+        "group_id": "g",
+    }
+    assert logged(caplog) == [
+        "these properties were given but are not used: enable.auto.commit (not for "
+        "open_share_consumer()); auto.offset.reset, isolation.level (settings of the group, by "
+        "admin.alter_configs on the resource type GROUP: share.auto.offset.reset, "
+        "share.isolation.level)"
+    ]
+
+
+@pytest.mark.parametrize("wrong", [None, 5, [("group.id", "g")]])
+def test_what_is_no_properties_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a mapping, or the path of a file, not"):
+        from_properties(wrong)
+
+
+def test_settings_of_a_share_consumer_are_taken(caplog: pytest.LogCaptureFixture) -> None:
+    """``max_in_flight`` is no other name of the producer's setting."""
+    own = {
+        "acquire": "records",
+        "max_in_flight": "5",
+        "max_processing_ms": "9000",
+        "ack_linger_ms": "3",
+    }
+    given = {"bootstrap_servers": "a:1", "group_id": "g", **own}
+    taken = from_properties(given, ShareConsumerConfig)
+    config = ShareConsumerConfig.build(taken)
+    assert (config.acquire, config.max_in_flight) == ("records", 5)
+    assert (config.max_processing_ms, config.ack_linger_ms) == (9000, 3)
+    assert not logged(caplog)
+    assert from_properties(given, ConsumerConfig) == {"bootstrap_servers": "a:1", "group_id": "g"}
+    assert all(name in logged(caplog)[0] for name in own)

@@ -46,6 +46,8 @@ class ClientConfig(SecurityConfig):
     explicit: ClassVar[frozenset[str]] = frozenset()
     #: The function that takes these settings, for errors.
     given_to: ClassVar[str] = "a client"
+    #: What to set instead of settings of other clients, in the cluster.
+    set_elsewhere: ClassVar[Mapping[str, str]] = {}
 
     bootstrap_servers: str | Sequence[str] = setting(
         "",
@@ -728,6 +730,9 @@ class ShareConsumerConfig(ClientConfig):
     """Settings of :func:`trikafka.open_share_consumer`."""
 
     given_to = "open_share_consumer()"
+    set_elsewhere: ClassVar[Mapping[str, str]] = {
+        name: instead for name, instead in _SET_BY_THE_GROUP.items() if instead
+    }
 
     group_id: str = setting("", "the share group", most=LONGEST_TEXT)
     acquire: Literal["batches", "records"] = setting(

@@ -16,7 +16,13 @@ from typing import Any, TypeGuard
 
 from ..errors import ConfigurationError
 from . import java_properties
-from .clients import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from .clients import (
+    AdminConfig,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    ShareConsumerConfig,
+)
 from .property_names import RULES, PropertyRule, is_for_librdkafka, rule_of
 from .secrets import holds_secret, plain, secret
 from .security_properties import NAMES, take_security
@@ -79,8 +85,9 @@ def from_properties(
 
     Args:
         properties: A mapping, or the path of a ``.properties`` file.
-        client: :class:`ConsumerConfig`, :class:`ProducerConfig` or :class:`AdminConfig`. Without
-            it, settings of other clients are kept, and opening the client raises an error for them.
+        client: :class:`ConsumerConfig`, :class:`ProducerConfig`, :class:`ShareConsumerConfig` or
+            :class:`AdminConfig`. Without it, settings of other clients are kept, and opening the
+            client raises an error for them.
 
     Returns:
         The settings by trikafka's names.
@@ -108,7 +115,7 @@ def read_settings(
     properties = _hidden(properties)
     known = {
         name: found
-        for cls in (AdminConfig, ConsumerConfig, ProducerConfig)
+        for cls in (ShareConsumerConfig, AdminConfig, ConsumerConfig, ProducerConfig)
         for name, found in settings_of(cls).items()
     }
     by_name = {found.java: found for found in known.values() if found.java is not None}
@@ -297,6 +304,10 @@ def _as_librdkafkas_producer(settings: Mapping[str, Any]) -> dict[str, object]:
 def _hidden(properties: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
     """Return the properties, or those of a file, with values that no traceback shows."""
     if not isinstance(properties, Mapping):
+        if not isinstance(properties, str | bytes | os.PathLike):
+            raise ConfigurationError(
+                f"properties must be a mapping, or the path of a file, not {type(properties)!r}"
+            )
         properties = _read_file(properties)
     if strangers := [name for name in properties if not isinstance(name, str)]:
         raise ConfigurationError(

@@ -366,7 +366,11 @@ def rule_of(name: str) -> PropertyRule | None:
     return found
 
 
+#: trikafka's own name of a setting, which only with dots is librdkafka's.
+_OF_SHARE_CONSUMERS = "max_in_flight"
+
+
 def is_for_librdkafka(properties: Mapping[str, Any]) -> bool:
     """Return whether properties were written for librdkafka: it alone has some of these names."""
-    names = {_dotted(name) for name in properties}
+    names = {_dotted(name) for name in properties if name != _OF_SHARE_CONSUMERS}
     return bool(names & _OF_LIBRDKAFKA) and not names & _OF_JAVA

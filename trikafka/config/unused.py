@@ -66,8 +66,8 @@ def leave_out_unused(
         if rule is not None and rule.ignored and name not in insecure:
             absent.setdefault(rule.why, []).append(name)
     lines = [f"{', '.join(insecure)} ({_PROTOCOL} is {protocol})"] if insecure else []
-    if client is not None and foreign:
-        lines.append(f"{', '.join(foreign)} (not for {client.given_to})")
+    if client is not None:
+        lines += _foreign_lines(foreign, client, known)
     lines += [f"{', '.join(names)} ({why})" for why, names in absent.items()]
     if lines:
         _log.warning("these properties were given but are not used: %s", "; ".join(lines))
@@ -76,6 +76,27 @@ def leave_out_unused(
         for name, value in properties.items()
         if name not in {*insecure, *foreign, *itertools.chain(*absent.values())}
     }
+
+
+def _foreign_lines(
+    names: list[str], client: type[ClientConfig], known: Mapping[str, Setting]
+) -> list[str]:
+    """Return the parts of the warning about settings of other clients."""
+    # Some have a counterpart that is set elsewhere. Without it a share group, for example, would
+    # begin at the end of its topics, although the file says "earliest".
+    elsewhere: dict[str, str] = {}
+    for name in names:
+        found = known.get(name) or known.get(name.replace(".", "_"))
+        if found is not None and found.name in client.set_elsewhere:
+            elsewhere[name] = client.set_elsewhere[found.name]
+    rest = [name for name in names if name not in elsewhere]
+    lines = [f"{', '.join(rest)} (not for {client.given_to})"] if rest else []
+    if elsewhere:
+        lines.append(
+            f"{', '.join(elsewhere)} (settings of the group, by admin.alter_configs on the "
+            f"resource type GROUP: {', '.join(elsewhere.values())})"
+        )
+    return lines
 
 
 def _is_foreign(name: str, client: type[ClientConfig], known: Mapping[str, Setting]) -> bool:
