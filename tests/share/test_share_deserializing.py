@@ -245,3 +245,30 @@ async def test_an_interrupted_start_gives_back(
             with trio.fail_after(30):
                 got = [await queue.receive() for _ in range(3)]
             assert [each.delivery_count for each in got] == [2] * 3
+
+
+async def test_a_batch_goes_on_without_a_bad_record(autojump_clock: Clock) -> None:
+    """As docs/share-groups.md has it. Otherwise the good records would be archived, too."""
+
+    def number(data: bytes) -> int:
+        if data == b"1":
+            raise ValueError(data)
+        return int(data)
+
+    async with cluster_of(records=4) as cluster:
+        async with queue_of(cluster, value_deserializer=number) as queue:
+            done: list[int] = []
+            while len(done) < 3:
+                async with await queue.receive_batch() as batch:
+                    try:
+                        done += [record.value for record in list(batch)]
+                    except DeserializationError as error:
+                        batch.acknowledge(
+                            [
+                                "reject" if at == error.offset else "release"
+                                for at in batch.records.offsets
+                            ]
+                        )
+                await batch.acknowledged()
+        assert done == [0, 2, 3]
+        assert states(cluster) == ["acknowledged", "archived", "acknowledged", "acknowledged"]

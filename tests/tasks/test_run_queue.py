@@ -168,6 +168,20 @@ async def test_a_signal_ends_it_in_order(autojump_clock: Clock) -> None:
         assert "acquired" not in states(cluster)
 
 
+async def test_cut_handlers_are_logged(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(delivery: Delivery) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await trio.sleep_forever()
+
+    async with jobs(2) as cluster:
+        with trio.fail_after(60):
+            await worked(cluster, handle, stop_on=[signal.SIGTERM], close_timeout_ms=3_000)
+        assert set(states(cluster)) == {"available"}
+    assert "handlers did not end within close_timeout_ms" in caplog.text
+
+
 async def test_cancelled_it_gives_back(autojump_clock: Clock) -> None:
     begun = trio.Event()
 

@@ -127,6 +127,11 @@ class QueueRun:
                     for _ in range(concurrency):
                         workers.start_soon(self._work)
                 nursery.cancel_scope.cancel()
+        if self._handlers.cancelled_caught:
+            _log.warning(
+                "handlers did not end within close_timeout_ms: they were cancelled, and their "
+                "records are released"
+            )
         if self._error is not None:
             raise self._error
 

@@ -346,6 +346,10 @@ class ShareBatch(_Held, Generic[Key, Value]):
     ``async with batch:`` acknowledges all of them as :class:`Delivery` does its record;
     :meth:`acknowledge` takes a verdict for each.
 
+    A record that cannot be deserialized raises :exc:`DeserializationError` as it is read. If that
+    leaves the block, all records are released, and each of them has used up a delivery. So catch it
+    inside, and reject that record by :meth:`acknowledge`.
+
     Attributes:
         records: The records; keys and values are deserialized as they are read.
     """
