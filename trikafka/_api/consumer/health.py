@@ -24,12 +24,13 @@ from ..._state.group.member import MemberState
 from ...error_codes import ErrorCode
 from ...errors import topic_missing
 from ...types import MetricsPush, Node, TopicPartition
+from ..client.snapshots import ByKey, Snapshot
 from .parts import ConsumerParts
 from .watchdog import GROUP, CommittedRecords
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHealth:
+class ConsumerHealth(Snapshot):
     """The health of a consumer.
 
     Attributes:
@@ -103,18 +104,18 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
         not reasons,
         tuple(reasons),
         member.state.value,
-        stalled | held,
+        ByKey(stalled | held),
         parts.brokers.connected(),
-        unreachable,
+        ByKey(unreachable),
         stopped_by,
         None
         if member.last_heartbeat is None or not parts.core.subscription.grouped
         else now - member.last_heartbeat,
-        _last_fetches(parts, now),
+        ByKey(_last_fetches(parts, now)),
         next(_errors(parts, fatal), None),
-        parts.brokers.throttles.now(),
+        ByKey(parts.brokers.throttles.now()),
         parts.telemetry.statistics(),
-        behind,
+        ByKey(behind),
     )
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from ..._managers.cluster.coordinator import Coordinators, CoordinatorState
 from ...types import BrokerThrottle, ConnectionStatistics, MetricsPush, TopicPartition
+from ..client.snapshots import ByKey, Snapshot
 from .parts import ConsumerParts
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
+class ConsumerStatistics(Snapshot):
     """Counters and states of a consumer.
 
     Attributes:
@@ -51,8 +52,8 @@ def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
         member.state.value,
         member.identity.member_id,
         member.identity.generation,
-        {partition.tp: partition.position for partition in assignment},
-        {partition.tp: partition.lag for partition in assignment},
+        ByKey({partition.tp: partition.position for partition in assignment}),
+        ByKey({partition.tp: partition.lag for partition in assignment}),
         parts.core.buffer.buffered,
         frozenset(node.node_id for node in parts.brokers.outages.unreachable()),
         _coordinator_state(parts, closed=closed),

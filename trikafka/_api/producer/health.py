@@ -17,6 +17,7 @@ from ...errors import (
 )
 from ...interfaces import ProduceManager
 from ...types import MetricsPush, Node
+from ..client.snapshots import ByKey, Snapshot
 from ..client.stalls import Stalled
 
 #: Errors after which other records will probably fail, too: they concern the producer itself, or
@@ -31,7 +32,7 @@ _OF_THE_PRODUCER = (
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerHealth:
+class ProducerHealth(Snapshot):
     """The health of a producer.
 
     Attributes:
@@ -110,10 +111,10 @@ def producer_health(
         not reasons,
         tuple(reasons),
         brokers.connected(),
-        unreachable,
+        ByKey(unreachable),
         None if oldest is None else oldest.age,
         error,
         None if transaction is None else transaction.state.value,
-        throttled,
+        ByKey(throttled),
         metrics_push,
     )

@@ -13,12 +13,13 @@ from ..._wire.share import AckType
 from ...error_codes import ErrorCode
 from ...errors import topic_missing
 from ...types import BrokerThrottle, ConnectionStatistics, MetricsPush, Node
+from ..client.snapshots import ByKey, Snapshot
 from .parts import ShareParts
 from .watchdog import GROUP
 
 
 @dataclass(frozen=True, slots=True)
-class ShareConsumerHealth:
+class ShareConsumerHealth(Snapshot):
     """The health of a share consumer.
 
     Attributes:
@@ -50,7 +51,7 @@ class ShareConsumerHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class ShareConsumerStatistics:
+class ShareConsumerStatistics(Snapshot):
     """Counters and states of a share consumer.
 
     Attributes:
@@ -102,11 +103,11 @@ def share_health(parts: ShareParts) -> ShareConsumerHealth:
         reasons,
         member.state.value,
         parts.brokers.connected(),
-        unreachable,
+        ByKey(unreachable),
         fatal or member.hindrance,
         None if member.last_heartbeat is None else now - member.last_heartbeat,
         fatal or outages.cause or member.heartbeat_error or parts.fetcher.last_error,
-        parts.brokers.throttles.now(),
+        ByKey(parts.brokers.throttles.now()),
         parts.telemetry.statistics(),
     )
 
