@@ -60,7 +60,7 @@ def test_interrupt_at_many_moments_ends_it() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals on Windows")
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
 def test_interrupted_prompt_restores_the_echo(name: str) -> None:
     import pty
     import termios

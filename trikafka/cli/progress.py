@@ -47,13 +47,19 @@ def meter(
             rate = f"  {task.speed:,.0f}/s" if task.speed else ""
             return Text(f"{int(task.completed):,}{of} {unit}{rate}", no_wrap=True)
 
+    # A hidden cursor would stay hidden after a signal that ends or stops the process, also after
+    # those that no program can catch.
+    class ConsoleWithCursor(Console):
+        def show_cursor(self, show: bool = True) -> bool:
+            return show and super().show_cursor()
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
         ProgressCount(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
+    with Progress(*columns, console=ConsoleWithCursor(stderr=True), transient=False) as progress:
         task = progress.add_task(text, total=total)
 
         def report(done: int, total: int | None = None, text: str | None = None) -> None:

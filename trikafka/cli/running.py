@@ -16,6 +16,8 @@ from .suggesting import argument_hint, option_hint
 #: Seconds for an orderly exit after a signal: last commit, leave the group, deliver records in
 #: flight.
 LEAVING_LIMIT = 5.0
+#: Ctrl-\; Windows has none.
+_QUIT: list[int] = [signal.SIGQUIT] if hasattr(signal, "SIGQUIT") else []
 #: The most successes that are named beside the failures.
 _NAMED = 20
 
@@ -160,8 +162,8 @@ def _numbers() -> list[int]:
 def signals_raised() -> Iterator[None]:
     """Return a context in which the signals that end a command raise :exc:`Signalled`.
 
-    Their default action would end the process before its block has restored what it changed, such
-    as a terminal's echo. Only the first signal counts.
+    So does SIGQUIT. Their default action would end the process before its block has
+    restored what it changed, such as a terminal's echo. Only the first signal counts.
     """
     seen: int | None = None
 
@@ -173,7 +175,7 @@ def signals_raised() -> Iterator[None]:
 
     before = {}
     try:
-        for number in _numbers():
+        for number in [*_numbers(), *_QUIT]:
             before[number] = signal.signal(number, handler)
         yield
     except BaseException as error:

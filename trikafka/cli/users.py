@@ -17,6 +17,7 @@ from .resetting import execute_option
 from .running import Signalled, signals_raised
 from .suggesting import Suggesting
 from .tables import say_done, say_rows
+from .terminal import echo_off_while_running
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -167,11 +168,11 @@ def _password(file: str | None, variable: str | None) -> str:
         )
     # The default action of a signal would leave the terminal without an echo of what is typed.
     try:
-        with signals_raised():
+        with signals_raised(), echo_off_while_running():
             return str(
                 click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
             )
     except Signalled as signalled:
-        if signalled.number == signal.SIGINT:
+        if signalled.number not in (signal.SIGTERM, getattr(signal, "SIGHUP", None)):  # a key
             click.echo(err=True)  # the shell's prompt gets a line of its own
         raise
