@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
@@ -12,6 +13,7 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from ..._net.brokers import Brokers
 from ..._net.gather import all_of
 from ..._net.portions import portions
+from ..._state.seconds import seconds_hint
 from ...errors import DamagedResponseError, ErrorCode, TrikafkaError, from_code
 from ...errors.classes import combined
 from ...interfaces import Call, Found, MetadataManager
@@ -24,6 +26,7 @@ _SINCE: dict[int, int] = {
     OffsetSpec.LATEST_TIERED: 9,
     OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
 }
+_log = logging.getLogger("trikafka.consumer")
 
 
 class Offsets:
@@ -33,6 +36,7 @@ class Offsets:
         self._brokers = brokers
         self._metadata = metadata
         self._isolation = isolation
+        self._hinted = False
 
     async def look_up(
         self, call: Call, wanted: Mapping[TopicPartition, int], found: Found
@@ -44,6 +48,7 @@ class Offsets:
         partitions that failed.
         """
         missing = [tp for tp in wanted if tp not in found]
+        self._check_times(wanted)
         by_leader, leaderless = await self._by_leader(missing)
         if leaderless:
             await call.step(
@@ -68,6 +73,16 @@ class Offsets:
         if failures:
             raise combined(failures)
         return found
+
+    def _check_times(self, wanted: Mapping[TopicPartition, int]) -> None:
+        """Log, once a client, a time that is probably in seconds."""
+        if self._hinted:
+            return
+        for time in set(wanted.values()):
+            if (hint := seconds_hint(time)) is not None:
+                self._hinted = True
+                _log.warning("a time to look up was probably given in seconds: %s", hint)
+                return
 
     async def _by_leader(
         self, tps: list[TopicPartition]

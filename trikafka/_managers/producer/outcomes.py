@@ -14,6 +14,7 @@ import trio
 from ..._net.signal import Signal
 from ..._state.producer.batch_completion import Counters
 from ..._state.producer.producer_batch import ProducerBatch
+from ..._state.seconds import seconds_hint
 from ...types import BatchEvent
 
 #: Called with a point (the name of an observer's method) and what happened.
@@ -64,6 +65,31 @@ class WatchedCounters(Counters):
             point,
             BatchEvent(batch.topic, batch.partition, batch.count, batch.size, attempt, age, error),
         )
+
+
+class TimestampLog:
+    """The log of records whose timestamps are probably in seconds: one line a topic.
+
+    The produce manager owns it.
+    """
+
+    def __init__(self) -> None:
+        self._topics: set[str] = set()
+
+    # Once a batch, since a look at each record would slow the fast path down. A program that gives
+    # seconds gives them for all records, so the latest time of the batch shows it.
+    def closed(self, batch: ProducerBatch) -> None:
+        """Check a batch that takes no more records."""
+        if batch.encoder is None or batch.topic in self._topics:
+            return
+        if (hint := seconds_hint(batch.encoder.max_timestamp)) is not None:
+            self._topics.add(batch.topic)
+            _log.warning(
+                "timestamps of records for topic %s were probably given in seconds, so retention "
+                "may delete these records at once: %s",
+                batch.topic,
+                hint,
+            )
 
 
 class _TopicFailures:

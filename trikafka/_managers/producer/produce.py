@@ -51,7 +51,7 @@ from ...errors import (
 from ...hooks import renamed_member
 from ...interfaces import ClusterSnapshot, MetadataManager, Partitioner, ProduceManager, TopicInfo
 from ...types import BrokerLatency, TopicPartition
-from .outcomes import FailureLog, Watch, WatchedCounters, settled
+from .outcomes import FailureLog, TimestampLog, Watch, WatchedCounters, settled
 from .produce_senders import Senders
 from .producer_id import ProducerIds
 
@@ -136,6 +136,7 @@ class BatchProducing(Generic[Ack]):
             ),
             on_work=self._senders.work_for,
             on_failed=self._failures.failed if transaction is None else _reported_by_the_commit,
+            on_closed=TimestampLog().closed,
             partitioner=partitioner,
             counters=None if watch is None else WatchedCounters(watch),
             keys=_key_rule(config),

@@ -102,8 +102,9 @@ class Accumulator(Generic[Ack]):
     ``Ack`` is the type that ``append`` returns, a subclass of the record path's ``DeliveryHandle``.
 
     ``on_work(leader)`` is called when something may have become sendable to that broker. With
-    ``None`` the leader is not known. ``on_failed(batch)`` is called when a batch has failed. Both
-    must be quick and must not call the accumulator.
+    ``None`` the leader is not known. ``on_closed(batch)`` is called when a batch takes no more
+    records, ``on_failed(batch)`` when it has failed. All must be quick and must not call the
+    accumulator.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Accumulator(Generic[Ack]):
         delay: Callable[[int], float],
         on_work: Callable[[int | None], object],
         on_failed: Callable[[ProducerBatch], object] = lambda batch: None,
+        on_closed: Callable[[ProducerBatch], object] = lambda batch: None,
         partitioner: Partitioner | None = None,
         counters: Counters | None = None,
         keys: KeyRule = BY_MURMUR2,
@@ -130,7 +132,12 @@ class Accumulator(Generic[Ack]):
         self._on_work = on_work
         self._clock = clock
         self._blocked_since: BlockedSince = {}
-        counters = counters or Counters()
+        counts = counters or Counters()
+
+        def closed(batch: ProducerBatch) -> None:
+            counts.closed(batch)
+            on_closed(batch)
+
         #: The identity, epochs and sequence numbers by which brokers know the producer.
         self.producer = producer
         self.pool = BufferPool(limits.buffer_memory)
@@ -150,7 +157,7 @@ class Accumulator(Generic[Ack]):
             self._blocked_since,
             clock,
             on_work=on_work,
-            on_closed=counters.closed,
+            on_closed=closed,
         )
         #: The part that learns what became of batches.
         self.completion = BatchCompletion(
@@ -164,7 +171,7 @@ class Accumulator(Generic[Ack]):
             delay=delay,
             on_work=on_work,
             on_failed=on_failed,
-            counters=counters,
+            counters=counts,
         )
         # Read for each record, so kept without an indirection.
         self._batch_size = limits.batch_size
