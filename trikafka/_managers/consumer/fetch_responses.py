@@ -23,7 +23,6 @@ from ..._wire.fetch import (
     is_damaged,
     read_fetch_response,
 )
-from ..._wire.reading import LeaderIdAndEpoch
 from ...config import ConsumerConfig
 from ...errors import (
     BrokerResponseError,
@@ -34,6 +33,7 @@ from ...errors import (
 )
 from ...interfaces import MetadataManager
 from ...types import Node, TopicPartition
+from ..cluster.leader_hints import learn_leaders, named_place
 from .resets import Resets
 
 _log = logging.getLogger("trikafka.fetch")
@@ -105,7 +105,9 @@ class FetchResponses:
         if response.error_code:
             raise from_code(response.error_code, f"Fetch from {node}", operation="Read")
         session.responded(response.session_id)
-        led_elsewhere = self._learn_leaders(response)
+        led_elsewhere = learn_leaders(
+            self._metadata, response.partitions, named_place, response.node_endpoints
+        )
         # `news` decides whether the next fetch may follow at once (`Fetcher._fetch`). Only a change
         # counts: records, an error that makes the partition back off, a reset, another replica. A
         # part that repeats known facts does not count, nor does one for a partition that the
@@ -346,19 +348,6 @@ class FetchResponses:
                         wanted.ticket.partition.tp,
                     )
                     self._back_off_from(wanted.ticket.partition)
-
-    def _learn_leaders(self, response: FetchResponse) -> frozenset[TopicPartition]:
-        """Pass the leaders that the response names to the metadata (KIP-951).
-
-        Returns the partitions whose leader was not known before.
-        """
-        hints: dict[TopicPartition, LeaderIdAndEpoch] = {
-            TopicPartition(part.topic, part.partition): part.current_leader
-            for part in response.partitions
-            if part.error_code and part.current_leader is not None
-        }
-        nodes = [Node(*each) for each in response.node_endpoints]
-        return self._metadata.learn_leaders(hints, nodes) if hints else frozenset()
 
 
 def _unpinned(records: memoryview) -> memoryview:

@@ -37,7 +37,8 @@ from ...error_codes import ErrorCode
 from ...errors import DamagedResponseError, TransactionAbortableError, TrikafkaError, from_code
 from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
-from ...types import BrokerLatency, Node, TopicPartition
+from ...types import BrokerLatency
+from ..cluster.leader_hints import learn_leaders, named_place
 
 #: Requests in flight that keep a broker busy. It handles the requests of a connection one by one,
 #: and with two in flight the second has arrived when the first is done.
@@ -401,7 +402,12 @@ class Senders:
         for each in response.partitions:
             parts[each.topic, each.partition] = each
             refused = refused or each.error_code != 0
-        moved = self._learn_leaders(response) if refused else frozenset()
+        # After a first refusal, batches of these partitions are sent to the new leaders at once.
+        moved = (
+            learn_leaders(self._metadata, response.partitions, named_place, response.node_endpoints)
+            if refused
+            else frozenset()
+        )
         for batch in batches:
             part = parts.get((batch.topic, batch.partition))
             if part is None:
@@ -419,23 +425,6 @@ class Senders:
                 self._refuse([batch], self._error(part.error_code, detail), leader_known=named)
             else:
                 self._accumulator.completion.succeeded(batch, part.base_offset, part.append_time)
-
-    def _learn_leaders(self, response: ProduceResponse) -> frozenset[TopicPartition]:
-        """Pass the leaders that the response names to the metadata (KIP-951).
-
-        Returns the partitions whose leader was not known before. After a first refusal, their
-        batches are sent to the new leaders at once, without a metadata request.
-        """
-        hints = {
-            TopicPartition(part.topic, part.partition): part.current_leader
-            for part in response.partitions
-            if part.error_code and part.current_leader is not None
-        }
-        return (
-            self._metadata.learn_leaders(hints, [Node(*each) for each in response.node_endpoints])
-            if hints
-            else frozenset()
-        )
 
     def _refuse_records(self, batch: ProducerBatch, part: ProducedPartition) -> None:
         """Fail the records for which the broker has refused the whole batch (KIP-467)."""

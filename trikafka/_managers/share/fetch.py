@@ -35,7 +35,6 @@ from ..._state.share.buffer import ShareBuffer
 from ..._state.share.session import ShareRequest, ShareSession, Slice
 from ..._state.share.window import FetchWindow
 from ..._wire.compression import Codecs
-from ..._wire.reading import LeaderIdAndEpoch, NodeEndpoint
 from ..._wire.share import (
     WITH_RENEWALS,
     AcknowledgedPartition,
@@ -60,6 +59,7 @@ from ...errors.copies import again
 from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
 from ...types import Node, TopicPartition
+from ..cluster.leader_hints import learn_leaders
 from ..cluster.metadata import Metadata
 from .acquiring import Piece, Pieces, is_quick, pieces_of
 
@@ -635,12 +635,12 @@ class ShareFetcher:
         if response.error_code:
             return False
         losses = session.losses
-        hints = {
-            self.name(part.key): part.current_leader
-            for part in response.partitions
-            if part.error_code and part.current_leader is not None
-        }
-        self._learn_leaders(hints, response.node_endpoints)
+        learn_leaders(
+            self._metadata,
+            response.partitions,
+            lambda part: self.name(part.key),
+            response.node_endpoints,
+        )
         lock = response.lock_ms / 1000
         # A response that brings nothing although it came early must not make this loop run hot.
         early = trio.current_time() - sent < wait / 2000 or not wait
@@ -700,12 +700,12 @@ class ShareFetcher:
         self._check(broker, request, response, node, sent)
         if response.error_code:
             return False
-        hints = {
-            self.name(part.key): part.current_leader
-            for part in response.partitions
-            if part.error_code and part.current_leader is not None
-        }
-        self._learn_leaders(hints, response.node_endpoints)
+        learn_leaders(
+            self._metadata,
+            response.partitions,
+            lambda part: self.name(part.key),
+            response.node_endpoints,
+        )
         lock = response.lock_ms / 1000
         return self._outcomes(
             broker,
@@ -848,15 +848,6 @@ class ShareFetcher:
         else:
             self._report(broker, error)
         return error
-
-    def _learn_leaders(
-        self,
-        hints: dict[TopicPartition, LeaderIdAndEpoch],
-        endpoints: tuple[NodeEndpoint, ...],
-    ) -> None:
-        if hints:
-            nodes = [Node(*each) for each in endpoints]
-            self._metadata.learn_leaders(hints, nodes)
 
     # --- records ---
 
