@@ -164,6 +164,46 @@ def test_missing_partition_holds_no_other_send() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("cancelled", [(), (0,), (0, 1, 30)])
+def test_added_partition_keeps_the_order(known: bool, cancelled: Sequence[int]) -> None:
+    """All sends wait for the partition, and Trio runs its tasks in any order."""
+
+    async def main() -> None:
+        async with cluster_of(2) as cluster, producer_of(cluster) as producer:
+            if known:
+                await producer.send("t", b"", partition=0)
+            sends = [
+                asyncio.create_task(producer.send("t", b"%d" % number, partition=2))
+                for number in range(50)
+            ]
+            await asyncio.sleep(0)
+            for number in cancelled:
+                sends[number].cancel()
+            # Records for partitions that exist wait for nothing.
+            await asyncio.wait_for(producer.send("t", b"", partition=1), 2)
+            cluster.add_partitions("t", 3)
+            late = asyncio.create_task(producer.send("t", b"late", partition=2))
+            results = await asyncio.gather(*sends, late, return_exceptions=True)
+            places = [one.offset for one in results if isinstance(one, trikafka.RecordMetadata)]
+            assert places == [*range(51 - len(cancelled))]
+
+    run(main)
+
+
+def test_sends_to_a_missing_partition_fail_together() -> None:
+    async def main() -> None:
+        async with cluster_of(2) as cluster, producer_of(cluster) as producer:
+            await producer.send("t", b"", partition=0)
+            sends = [producer.send("t", b"", partition=9) for _ in range(20)]
+            begun = time.monotonic()
+            errors = await asyncio.gather(*sends, return_exceptions=True)
+            assert {type(error) for error in errors} == {trikafka.UnknownTopicOrPartitionError}
+            assert time.monotonic() - begun < 5
+
+    run(main)
+
+
 def test_sends_to_a_missing_topic_fail_together() -> None:
     async def main() -> None:
         async with cluster_of() as cluster, producer_of(cluster) as producer:

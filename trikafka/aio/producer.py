@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import trio
 
@@ -38,6 +38,10 @@ from .taking import TURN
 
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
+#: The arguments of a record.
+_Fields: TypeAlias = tuple[str, BytesLike | None, BytesLike | None, Headers, int | None, int | None]
+#: A topic, or one of its partitions.
+_Place: TypeAlias = tuple[str, int | None]
 #: Records of calls that were made within this many seconds time out together.
 _AT_ONCE = 0.1
 
@@ -223,13 +227,13 @@ def _of_trio(thing: object) -> object:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A record behind the first one of its topic, since ``began``.
+    """A record behind the first one of its topic or partition, since ``began``.
 
     ``accepted`` gets the record's ack. It gets ``None`` if the record has to be enqueued by a Trio
-    task: as the first one of its topic, or by itself.
+    task: as the first one of its topic or partition, or by itself.
     """
 
-    record: tuple[str, BytesLike | None, BytesLike | None, Headers, int | None, int | None]
+    record: _Fields
     accepted: asyncio.Future[_Ack | None]
     began: float
     is_first: bool = False
@@ -250,8 +254,9 @@ class Producer(OpenedClient):
     def __init__(self, guest: Guest, client: _Producer) -> None:
         super().__init__(guest, client)
         self._due = 0.0  # the time of the next turn of other tasks in a loop over enqueue()
-        # Of a topic without metadata, whose first record waits for it: the records behind that one.
-        self._behind: dict[str, deque[_Waiting]] = {}
+        # Of a topic or partition that is unknown, and whose first record waits for it: the records
+        # behind that one.
+        self._behind: dict[_Place, deque[_Waiting]] = {}
 
     @property
     def config(self) -> ProducerConfig:
@@ -300,7 +305,7 @@ class Producer(OpenedClient):
         self._check()
         try:
             if self._behind:
-                self._check_turn(topic)
+                self._check_turn(topic, partition)
             ack = self._client.send_nowait(
                 topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
             )
@@ -351,7 +356,7 @@ class Producer(OpenedClient):
             self._due = now + TURN
             await asyncio.sleep(0)
         try:
-            self._check_turn(topic)
+            self._check_turn(topic, partition)
             ack = self._client.send_nowait(
                 topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
             )
@@ -388,7 +393,7 @@ class Producer(OpenedClient):
             TrikafkaError: As :meth:`trikafka.Producer.send_nowait`.
         """
         self._check()
-        self._check_turn(topic)
+        self._check_turn(topic, partition)
         try:
             ack = self._client.send_nowait(
                 topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
@@ -407,57 +412,75 @@ class Producer(OpenedClient):
         partition: int | None,
     ) -> _Ack:
         # Programs of asyncio expect that tasks which call one after the other go on in that order,
-        # and Trio runs its tasks in any order. So while a topic's metadata is missing, only its
-        # first record crosses. Those behind it are appended right after it, in their order. If the
-        # first one is cancelled, the next one crosses in its place. If it fails, or the buffer is
-        # full, each of those that cannot be appended crosses by itself, for the rest of its time.
-        # The first record itself crosses behind the others if the topic lacks its partition. It
-        # waits up to three seconds for that partition, and the others need not wait for it.
+        # and Trio runs its tasks in any order. So while a topic's metadata or a partition is
+        # missing, only the first record for it crosses. Those behind it are appended right after
+        # it, in their order. If the first one is cancelled, the next one crosses in its place. If
+        # it fails, or the buffer is full, each of those that cannot be appended crosses by itself,
+        # for the rest of its time.
+        # If the topic has come without the first record's partition, that record waits for the
+        # partition by itself, up to three seconds. The others need not wait for it.
         # A record of a transaction always crosses: Trio's side knows whether that is still open.
         began = time.perf_counter()
         record = topic, value, key, headers, timestamp, partition
-        enqueue = partial(
-            self._client.enqueue,
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            timestamp=timestamp,
-            partition=partition,
-        )
-        name = plain_text(topic)
-        if (behind := self._behind.get(name)) is not None:
+        if self.config.transactional_id is not None:
+            enqueue = partial(
+                self._client.enqueue,
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                partition=partition,
+            )
+            return await cross(self._guest, enqueue)
+        name, number = plain_text(topic), whole(partition)
+
+        async def alone() -> _Ack:
+            waited = time.perf_counter() - began
+            return await cross(self._guest, partial(self._client._enqueue_slowly, record, waited))
+
+        async def when_known() -> _Ack | None:
+            waited = time.perf_counter() - began
+            await cross(self._guest, partial(self._client._learn, name, waited))
+            return await alone() if self._client._knows(name, number) else None
+
+        explicit = isinstance(number, int)
+        ack = await self._in_turn((name, None), record, began, when_known if explicit else alone)
+        if ack is None and explicit:
+            ack = await self._in_turn((name, number), record, began, alone)
+        return await alone() if ack is None else ack
+
+    async def _in_turn(
+        self,
+        place: _Place,
+        record: _Fields,
+        began: float,
+        first: Callable[[], Awaitable[_Ack | None]],
+    ) -> _Ack | None:
+        """Wait while a topic or partition is unknown; return the ack of the record.
+
+        ``first`` waits for the place, and appends the record. It is called for the first record for
+        the place. ``None``: the record was not appended, and has to cross by itself.
+        """
+        if (behind := self._behind.get(place)) is not None:
             waiting = _Waiting(record, self._guest.loop.create_future(), began)
             behind.append(waiting)
             try:
                 ack = await waiting.accepted
             except asyncio.CancelledError:
                 if waiting.is_first:  # since this turn of the loop
-                    self._append_behind(name, cancelled=True)
+                    self._append_behind(place, cancelled=True)
                 raise
-            if ack is not None:
+            if not waiting.is_first:
                 return ack
-            first = waiting.is_first
-            enqueue = partial(self._client._enqueue_slowly, record, waiting.waited())
+        elif self._client._knows(*place):
+            return None
         else:
-            first = self.config.transactional_id is None
-            first = first and not self._client._knows(name)
-            if first:
-                self._behind[name] = deque()
-        if not first:
-            return await cross(self._guest, enqueue)
+            self._behind[place] = deque()
         cancelled = False
         timeout: KafkaTimeoutError | None = None
         try:
-            there = True
-            if isinstance(number := whole(partition), int):
-                waited = time.perf_counter() - began
-                await cross(self._guest, partial(self._client._learn, name, waited))
-                waited = time.perf_counter() - began
-                enqueue = partial(self._client._enqueue_slowly, record, waited)
-                there = self._client._knows(name, number)
-            if there:
-                return await cross(self._guest, enqueue)
+            return await first()
         except asyncio.CancelledError:
             cancelled = True
             raise
@@ -465,24 +488,27 @@ class Producer(OpenedClient):
             timeout = error
             raise
         finally:
-            self._append_behind(name, cancelled=cancelled, timeout=timeout)
+            self._append_behind(place, cancelled=cancelled, timeout=timeout)
             del timeout
-        return await cross(self._guest, enqueue)
 
-    def _check_turn(self, topic: str) -> None:
-        """Raise :exc:`trio.WouldBlock` if earlier records wait for the topic's metadata."""
-        if self._behind and isinstance(topic, str) and plain_text(topic) in self._behind:
-            raise trio.WouldBlock
+    def _check_turn(self, topic: str, partition: int | None) -> None:
+        """Raise :exc:`trio.WouldBlock` if earlier records wait for the topic or the partition."""
+        if self._behind and isinstance(topic, str):
+            name, number = plain_text(topic), whole(partition)
+            if (name, None) in self._behind or (
+                isinstance(number, int) and (name, number) in self._behind
+            ):
+                raise trio.WouldBlock
 
     def _append_behind(
-        self, topic: str, *, cancelled: bool, timeout: KafkaTimeoutError | None = None
+        self, place: _Place, *, cancelled: bool, timeout: KafkaTimeoutError | None = None
     ) -> None:
-        """Append the records behind the topic's first one, which has ended.
+        """Append the records behind the first one for a place, which has ended.
 
         ``timeout`` is the error of the first one. Records whose time is up, too, get a copy of that
         error.
         """
-        behind = self._behind[topic]
+        behind = self._behind[place]
         limit = self.config.max_block_ms / 1000 - _AT_ONCE
         while behind and not self._guest.loop.is_closed():
             each = behind.popleft()
@@ -505,7 +531,7 @@ class Producer(OpenedClient):
                 each.accepted.set_exception(error)
             else:
                 each.accepted.set_result(ack)
-        del self._behind[topic]
+        del self._behind[place]
 
     def transaction(self, *, timeout: float | None = None) -> Transaction:
         """Return a transaction for ``async with``, as :meth:`trikafka.Producer.transaction`.
