@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _STDIN = 0
 
@@ -40,7 +41,7 @@ def echo_off_while_running() -> Iterator[None]:
     silent = before[:]
     silent[3] &= ~termios.ECHO
 
-    def apply(settings: list[object]) -> None:
+    def apply(settings: list[Any]) -> None:
         while True:
             try:
                 termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
