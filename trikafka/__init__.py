@@ -1,7 +1,8 @@
 """trikafka: a Kafka client for Trio. This module holds only the public names.
 
 Each name is imported at its first use, so that ``import trikafka`` and the command start quickly.
-Type checkers read the names in ``__init__.pyi``, which ``make generated`` makes from the table here.
+Type checkers read the names in ``__init__.pyi``, which ``make generated`` makes from the table
+here.
 """
 
 from importlib import import_module

@@ -17,6 +17,6 @@ async def sink_batches(*args: Any, **settings: Any) -> NoReturn:
         ConfigurationError: Always.
     """
     raise ConfigurationError(
-        "sink_batches() was removed: examples/group_files.py writes the records of a group to files "
-        "with run_tasks(batches=True); for files of a given size use export() or open_exporter()"
+        "sink_batches() was removed: examples/group_files.py writes the records of a group to "
+        "files with run_tasks(batches=True); for files of a given size use export() or open_exporter()"
     )

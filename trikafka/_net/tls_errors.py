@@ -14,12 +14,20 @@ _UNKNOWN_AUTHORITY = (18, 19, 20, 21)
 _WRONG_NAME = (62, 64)
 #: The alerts by which a broker refuses this client's certificate.
 _CLIENT_CERTIFICATE = {
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it asks for a client certificate (mutual TLS): set ssl_certfile and ssl_keyfile",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this client's certificate, or asks for one (ssl_certfile, ssl_keyfile)",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept this client's certificate (ssl_certfile)",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": (
+        "it asks for a client certificate (mutual TLS): set ssl_certfile and ssl_keyfile"
+    ),
+    "SSLV3_ALERT_BAD_CERTIFICATE": (
+        "it does not accept this client's certificate, or asks for one (ssl_certfile, ssl_keyfile)"
+    ),
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": (
+        "it does not accept this client's certificate (ssl_certfile)"
+    ),
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this client's certificate (ssl_certfile) has expired",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "this client's certificate (ssl_certfile) was revoked",
-    "TLSV1_ALERT_UNKNOWN_CA": "it does not know the authority of this client's certificate (ssl_certfile)",
+    "TLSV1_ALERT_UNKNOWN_CA": (
+        "it does not know the authority of this client's certificate (ssl_certfile)"
+    ),
     "TLSV1_ALERT_ACCESS_DENIED": "it does not let this client's certificate (ssl_certfile) in",
 }
 #: OpenSSL's errors about bytes that are not TLS.

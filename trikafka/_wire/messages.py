@@ -329,11 +329,12 @@ def encode_request(
 
 
 # kafka-python has a registry of response classes, which does not serve here for two reasons. It has
-# the class that was made last, so another package's class for the same API would read our responses.
-# And it refers to that class weakly, while each version of a message is a class of its own, made at
-# its first use. When two threads use an API for the first time at once, both make that class, and
-# one of the two is dropped. If that one was registered last, every later request of this API in this
-# process would fail with ReferenceError. So the class is found beside that of its request.
+# the class that was made last, so another package's class for the same API would read our
+# responses. And it refers to that class weakly, while each version of a message is a class of its
+# own, made at its first use. When two threads use an API for the first time at once, both make that
+# class, and one of the two is dropped. If that one was registered last, every later request of this
+# API in this process would fail with ReferenceError. So the class is found beside that of its
+# request.
 @lru_cache(maxsize=512)
 def _response_class(request_class: Any) -> Any:
     """Return the class of the responses to a class of requests: ``XResponse`` beside ``XRequest``.

@@ -81,8 +81,8 @@ class Copying(Consuming):
         keep_partitions: bool,
         create: bool = True,
     ) -> None:
-        # Records of an aborted transaction would be in the copy like any others, since a copy has no
-        # transactions: readers there could no longer leave them out.
+        # Records of an aborted transaction would be in the copy like any others, since a copy has
+        # no transactions: readers there could no longer leave them out.
         settings = {"isolation_level": "read_committed", **settings}
         # A delivered record is not copied yet. So the command commits after the copy, and auto
         # commit is off.
@@ -237,7 +237,8 @@ class Copying(Consuming):
 
     # For a reader of committed records, the end of a partition is the offset of its first open
     # transaction. A copy up to there would leave out all records behind it, without an error, and
-    # for good if the transaction hangs. So these two look the offsets up as a reader of all records.
+    # for good if the transaction hangs. So these two look the offsets up as a reader of all
+    # records.
     async def _ends(
         self, consumer: Consumer, places: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:

@@ -180,8 +180,8 @@ async def offsets_at(
     "to",
     required=True,
     metavar="PLACE",
-    help="earliest, latest, an offset, a time (2026-01-31T12:00 in UTC, -1h, or @ and milliseconds), "
-    "or +N or -N from the committed offset.",
+    help="earliest, latest, an offset, a time (2026-01-31T12:00 in UTC, -1h, or @ and "
+    "milliseconds), or +N or -N from the committed offset.",
 )
 @execute_option
 @output_option

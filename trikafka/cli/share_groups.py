@@ -182,8 +182,8 @@ def offsets(common: Common, names: tuple[str, ...], output: str) -> None:
     "to",
     required=True,
     metavar="PLACE",
-    help="earliest, latest, an offset, a time (2026-01-31T12:00 in UTC, -1h, or @ and milliseconds), "
-    "or +N or -N from the start offset.",
+    help="earliest, latest, an offset, a time (2026-01-31T12:00 in UTC, -1h, or @ and "
+    "milliseconds), or +N or -N from the start offset.",
 )
 @execute_option
 @output_option

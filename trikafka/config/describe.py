@@ -22,10 +22,8 @@ def unit_and_limits(setting: Setting) -> str:
     words = [] if setting.unit is None else [_UNITS.get(setting.unit, setting.unit)]
     words += [] if setting.least is None else [f"at least {setting.least:g}"]
     if setting.most is not None:
-        words.append(
-            "at most "
-            f"{_POWERS.get(int(setting.most), f'{setting.most:g}')}{' bytes' if str in setting.kinds else ''}"
-        )
+        most = _POWERS.get(int(setting.most), f"{setting.most:g}")
+        words.append(f"at most {most}{' bytes' if str in setting.kinds else ''}")
     return ", ".join(words)
 
 
@@ -50,12 +48,14 @@ def sentence(setting: Setting) -> str:
 def describe(setting: Setting) -> str:
     """Return the sentence, the unit, the limits, and Java's name where it differs."""
     more = unit_and_limits(setting)
+    if more:
+        more = f" In {more}." if setting.unit else f" {more.capitalize()}."
     java = (
         ""
         if setting.java in (None, setting.name.replace("_", "."))
         else f" Java's name: {setting.java}."
     )
-    return f"{sentence(setting)}{f' In {more}.' if setting.unit else f' {more.capitalize()}.' if more else ''}{java}"
+    return f"{sentence(setting)}{more}{java}"
 
 
 def documented(cls: type) -> Callable[[Function], Function]:

@@ -146,8 +146,8 @@ def read_settings(
             except ConfigurationError as error:
                 wrong.append(str(error))
             else:
-                # None is the default of some arguments of Python clients, and confluent-kafka's word
-                # for a default. Where trikafka has no such value, its own default counts.
+                # None is the default of some arguments of Python clients, and confluent-kafka's
+                # word for a default. Where trikafka has no such value, its own default counts.
                 if translated is not None or (value is None and found.optional):
                     settings[found.name] = translated
     names = {*by_name, *(name.replace("_", ".") for name in known), *NAMES, *RULES, _LEVEL}

@@ -17,7 +17,9 @@ _PREFIX = "by_duration:"
 #: Days are 24 hours, as in Java's ``Duration.parse``. Longer units do not exist there either: a
 #: month has no fixed length.
 _DURATION = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?P<time>T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:[.,]\d{0,9})?)S)?)?",
+    r"P(?:(?P<days>\d+)D)?"
+    r"(?P<time>T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?"
+    r"(?:(?P<seconds>\d+(?:[.,]\d{0,9})?)S)?)?",
     re.ASCII | re.IGNORECASE,
 )
 

@@ -107,4 +107,7 @@ def _is_foreign(name: str, client: type[ClientConfig], known: Mapping[str, Setti
     if name in SERIALIZATION:
         return not issubclass(client, SERIALIZATION[name])
     found = known.get(name) or known.get(name.replace(".", "_"))
-    return found is not None and found.name not in settings_of(client)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
+    if found is None:
+        return False
+    # mypy doubts that a class is hashable.
+    return found.name not in settings_of(client)  # type: ignore[arg-type]

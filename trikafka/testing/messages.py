@@ -243,8 +243,8 @@ class _Field(NamedTuple):
     is_array: bool
 
 
-# A response of a scripted cluster has hundreds of parts: ApiVersions alone has one for each API, and
-# each connection begins with it. Schemas do not change, so each is read once.
+# A response of a scripted cluster has hundreds of parts: ApiVersions alone has one for each API,
+# and each connection begins with it. Schemas do not change, so each is read once.
 @functools.cache
 def _fields(cls: Any, version: int) -> Mapping[str, _Field | None]:
     """Return the fields of a message's class by name; None for those that ``version`` lacks."""

@@ -210,7 +210,7 @@ def _forget_dead() -> None:
         return
     try:
         getattr(jvm, "java.lang.System").currentTimeMillis()
-    except Exception:
+    except Exception:  # Py4J raises its own errors, and those of sockets
         with SparkContext._lock:
             if SparkContext._gateway is gateway:
                 SparkContext._gateway = SparkContext._jvm = None
@@ -354,10 +354,11 @@ def _defaults(master: str | None, app_name: str) -> dict[str, str]:
             str(Path(package.__path__[0]).parent)
             for package in (trikafka, trikafka_export, sys.modules[__package__])
         )
+        logging_options = f"-Dlog4j2.configurationFile={log.as_uri()}{temporary}"
         defaults |= own | {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()}{temporary}",
+            "spark.driver.extraJavaOptions": logging_options,
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(
                 [*places, *filter(None, [os.environ.get("PYTHONPATH")])]
             ),

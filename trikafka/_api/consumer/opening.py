@@ -60,8 +60,8 @@ async def open_consumer(
     """Open a consumer; subscribe it to ``topics`` if any are given.
 
     On the way out of the block, within ``close_timeout_ms``: the last auto commit, the rebalance
-    listeners, LeaveGroup, then the sockets are closed. When cancelled, the consumer still leaves its
-    group (best effort, 1 s).
+    listeners, LeaveGroup, then the sockets are closed. When cancelled, the consumer still leaves
+    its group (best effort, 1 s).
 
     Args:
         topics: Names of topics, or one pattern alone, as :meth:`Consumer.subscribe` takes it. They

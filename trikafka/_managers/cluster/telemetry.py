@@ -120,8 +120,8 @@ class Telemetry:
             except UnsupportedVersionError as error:
                 raise TelemetryNotSupportedError(
                     "the brokers accept no metrics from clients (KIP-714), so they assign no "
-                    "client instance id; this needs Kafka 3.7 or newer, and a metrics reporter on the "
-                    "brokers that receives metrics of clients"
+                    "client instance id; this needs Kafka 3.7 or newer, and a metrics reporter on "
+                    "the brokers that receives metrics of clients"
                 ) from error
         assert self._schedule.instance_id is not None
         return self._schedule.instance_id

@@ -3,7 +3,8 @@
 No I/O; the membership manager alone reports to it.
 
 The states of the classic and of the consumer protocol (KIP-848) are in one table, each with its
-legal predecessors. Java's PREPARING_REBALANCE and COMPLETING_REBALANCE are JOINING and SYNCING here.
+legal predecessors. Java's PREPARING_REBALANCE and COMPLETING_REBALANCE are JOINING and SYNCING
+here.
 
 ==================  ================================================  ==============================
 state               meaning                                           comes after

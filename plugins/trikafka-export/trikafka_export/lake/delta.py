@@ -384,6 +384,5 @@ def _bound_of(name: str, bounds: Bounds, value: int) -> dict[str, Any]:
         return {name: value}
     if bounds.low < _FIRST_TIME or bounds.high > _LAST_TIME:
         return {}
-    return {
-        name: f"{(_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
-    }
+    moment = (_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None)
+    return {name: f"{moment.isoformat(timespec='microseconds')}Z"}

@@ -33,9 +33,11 @@ _ADVICE = {
         "the location of the new Iceberg table is missing: give location, the table's folder or "
         "URL, or catalog.warehouse, in which the catalog chooses one"
     ),
-    "SQLAlchemy support not installed": "a SQL catalog of Iceberg needs SQLAlchemy: pip install 'trikafka-export[iceberg-sql]'"
-    " (from a clone: pip install './plugins/trikafka-export[iceberg-sql]'), or "
-    "'pyiceberg[sql-postgres]' for PostgreSQL",
+    "SQLAlchemy support not installed": (
+        "a SQL catalog of Iceberg needs SQLAlchemy: pip install 'trikafka-export[iceberg-sql]' "
+        "(from a clone: pip install './plugins/trikafka-export[iceberg-sql]'), or "
+        "'pyiceberg[sql-postgres]' for PostgreSQL"
+    ),
 }
 
 
