@@ -9,7 +9,6 @@ import logging
 import pickle
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pytest
 import trio
 from s3_server import S3Server, s3_server
 from test_stores import Bucket, export, finish, piece_of, planned, write
+from trikafka_broker.waiting import wait_until
 from trikafka_export.checking import check
 from trikafka_export.destination import find_sink, store_of
 from trikafka_export.object_address import ObjectAddress
@@ -316,14 +316,16 @@ def taken_over(place: Bucket) -> tuple[ObjectStore, ObjectStore]:
     second: Any = place.store()
     with pytest.raises(ExportError, match="its lock was renewed"):
         second.open()
-    deadline = time.monotonic() + 120
-    while True:  # the store's clock has a resolution of a second
+
+    def is_taken() -> bool:
         try:
             second.open()
-            return first, second
         except ExportError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+            return False
+        return True
+
+    assert wait_until(is_taken, 120)  # the store's clock has a resolution of a second
+    return first, second
 
 
 def test_overtaken_export_does_no_harm(
@@ -386,24 +388,17 @@ def test_owner_keeps_or_reports_its_lock(place: Bucket) -> None:
     store: Any = place.store(lease="1")
     store.open()
     before = lock_of(place)
-    deadline = time.monotonic() + 120
-    while lock_of(place) == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert wait_until(lambda: lock_of(place) != before, 120)
     unheard = lock_of(place).replace(
         b'"beat"', b'"beat": 0, "beat"'
     )  # a renewal of its own, whose response was lost
     obstore.put(place.server.store(place.bucket), "lake/t/_trikafka/lock", unheard)
-    while lock_of(place) == unheard:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert wait_until(lambda: lock_of(place) != unheard, 120)
     assert not store._lease.lost
     obstore.put(
         place.server.store(place.bucket), "lake/t/_trikafka/lock", b"{}"
     )  # another export has taken it
-    while not store._lease.lost:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert wait_until(lambda: bool(store._lease.lost), 120)
     plan = planned(store, 6)
     assert plan is not None
     with pytest.raises(
@@ -563,10 +558,7 @@ def test_check_sends_requests_in_parallel(place: Bucket, s3: S3Server) -> None:
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
-    until = time.monotonic() + 60
-    while s3.held() < 8:
-        assert time.monotonic() < until, "they wait for each other"
-        time.sleep(0.01)
+    assert wait_until(lambda: s3.held() >= 8, 60), "they wait for each other"
     s3.allow(place.bucket, -1)  # the waiting requests are refused
     looking.join(60)
     assert len(failed) == 1

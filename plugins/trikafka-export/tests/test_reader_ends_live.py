@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from trikafka_broker.waiting import wait_until
 from trikafka_export import reading
 from trikafka_export.directory_pieces import RangeWork
 from trikafka_export.local import LocalJob
@@ -28,13 +28,6 @@ from trikafka.interfaces import PlannedRange
 
 def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("trikafka topic-")]
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 async def test_failed_loop_does_not_end_the_range(
@@ -141,7 +134,7 @@ async def test_cancelled_job_leaves_no_client(
             await LocalJob(tasks, 2).run(report)
         assert scope.cancelled_caught
     assert rows == 50
-    until(lambda: not threads())
+    assert wait_until(lambda: not threads(), 60)
     disk.let_go.set()
 
 
@@ -164,7 +157,7 @@ async def test_abandoned_ranges_hold_no_records(
         )
         next(batches)
         held = stops[-1].args[0]._items  # type: ignore[attr-defined]
-        until(lambda held=held: held.qsize() > 1)  # type: ignore[misc]
+        assert wait_until(lambda held=held: held.qsize() > 1, 60)  # type: ignore[misc]
         batches.close()
     del batches, held
     reader.close()

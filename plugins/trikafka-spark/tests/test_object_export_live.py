@@ -47,6 +47,13 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "trikafka.cli", "export", *arguments]
 
 
+def arguments_of(topic: str, destination: str, kafka_broker: Any) -> list[str]:
+    """Return the arguments of an export by one thread, into many small files."""
+    servers = kafka_broker.bootstrap_servers
+    sizes = ("--max-records-per-file", "100", "--option", "threads=1")
+    return [topic, destination, "-b", servers, *sizes]
+
+
 @asynccontextmanager
 async def held(
     nursery: trio.Nursery, arguments: list[str], s3: S3Server
@@ -77,16 +84,7 @@ async def test_killed_command_is_finished_by_the_next(
 ) -> None:
     topic, bucket = await new_topic(2_000), s3.bucket()
     destination = f"s3://{bucket}/lake/{topic}"
-    arguments = [
-        topic,
-        destination,
-        "-b",
-        kafka_broker.bootstrap_servers,
-        "--max-records-per-file",
-        "100",
-        "--option",
-        "threads=1",
-    ]
+    arguments = arguments_of(topic, destination, kafka_broker)
     s3.allow(bucket, 130, hold="yes")
     async with trio.open_nursery() as nursery, held(nursery, command(*arguments), s3) as exporter:
         exporter.send_signal(signal.SIGKILL)
@@ -129,16 +127,7 @@ async def test_abandoned_export_reads_nothing(
     """
     topic, bucket = await new_topic(1_000), s3.bucket()
     destination = f"s3://{bucket}/lake"
-    arguments = [
-        topic,
-        destination,
-        "-b",
-        kafka_broker.bootstrap_servers,
-        "--max-records-per-file",
-        "100",
-        "--option",
-        "threads=1",
-    ]
+    arguments = arguments_of(topic, destination, kafka_broker)
     s3.allow(bucket, 70, hold="yes")
     async with trio.open_nursery() as nursery, held(nursery, command(*arguments), s3) as exporter:
         exporter.send_signal(signal.SIGKILL)

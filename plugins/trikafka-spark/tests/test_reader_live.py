@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import trio
 from known_topics import make_anew
 from pyspark.sql.types import BinaryType, StructField, StructType
+from trikafka_broker.waiting import wait_until
 from trikafka_export import reader as reader_module
 from trikafka_export import reading
 from trikafka_export.reader import Reader, close_kept, kept_reader
@@ -57,7 +57,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 def _no_threads_of_others() -> None:
     """Wait until the clients of earlier tests, such as those of cancelled exports, have ended."""
     close_kept()
-    until(lambda: not threads())
+    assert wait_until(lambda: not threads(), 60)
 
 
 def threads() -> list[threading.Thread]:
@@ -66,13 +66,6 @@ def threads() -> list[threading.Thread]:
 
 def offsets(batches: Any) -> list[int]:
     return [offset for batch in batches for offset in batch.offsets]
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 async def test_ranges_of_several_topics_share_a_client(
@@ -221,7 +214,7 @@ async def test_abandoned_range_is_not_fetched(
     next(batches)
     batches.close()
     (consumer,) = opened
-    until(lambda: not consumer.assignment())
+    assert wait_until(lambda: not consumer.assignment(), 60)
     assert offsets(read_range(OffsetRange(other, 0, 0, 10), settings, reader=reader)) == list(
         range(10)
     )
@@ -279,7 +272,7 @@ async def test_idle_client_is_closed(kafka_broker: Any, new_topic: Any, opened: 
         assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader)) == list(
             range(100)
         )
-        until(lambda: not threads())
+        assert wait_until(lambda: not threads(), 60)
     assert len(opened) == 2
     reader.close()
 

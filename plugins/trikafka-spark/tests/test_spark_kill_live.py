@@ -9,12 +9,9 @@ test_export_format_live.py and test_lake_kill_live.py.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +19,9 @@ import pytest
 import trikafka_export
 import trikafka_spark
 import trio
-from child_output import wait_for_line
+from child_output import group_of, wait_for_line
 from known_topics import add_records, check_whole, data_files
+from trikafka_broker.waiting import wait_until
 
 import trikafka
 from trikafka import TopicPartition
@@ -33,20 +31,23 @@ CHILD = Path(__file__).parents[2] / "trikafka-export" / "tests" / "exporting_chi
 LOSING_JAVA = Path(__file__).with_name("losing_java_child.py")
 
 
-@contextmanager
-def child(temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def child(temporary: Path, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """Run ``exporting_child.py`` in a process group of its own, which is killed at the end."""
-    command, pipe = [sys.executable, str(CHILD), *arguments], subprocess.PIPE
-    temporary.mkdir(exist_ok=True)
-    environment = os.environ | {"TMPDIR": str(temporary)}
-    with subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment
-    ) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    return group_of([sys.executable, str(CHILD), *arguments], temporary)
+
+
+def java_of(group: int, part: bytes = b"") -> list[int]:
+    """Return the JVMs of a process group that have ``part`` in their command."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if (
+                os.getpgid(int(entry.name)) == group
+                and (entry / "comm").read_text().strip() == "java"
+                and part in (entry / "cmdline").read_bytes()
+            ):
+                found.append(int(entry.name))
+    return found
 
 
 def wait_for_java(process: subprocess.Popen[str]) -> None:
@@ -55,17 +56,12 @@ def wait_for_java(process: subprocess.Popen[str]) -> None:
     The JVM by which an export tries whether there is a Java does not count: a signal to the group
     at that moment would look like a Java that does not run.
     """
-    while process.poll() is None:
-        time.sleep(0.02)
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError, ValueError):
-                if (
-                    os.getpgid(int(entry.name)) == process.pid
-                    and (entry / "comm").read_text().strip() == "java"
-                    and b"org.apache.spark" in (entry / "cmdline").read_bytes()
-                ):
-                    return
-    raise AssertionError("the child ended before Spark started")
+
+    def is_starting() -> bool:
+        assert process.poll() is None, "the child ended before Spark started"
+        return bool(java_of(process.pid, b"org.apache.spark"))
+
+    assert wait_until(is_starting, 600)
 
 
 @pytest.mark.parametrize("moment", ["spark starts", "partly"])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
 from known_topics import make_anew
+from trikafka_broker.waiting import wait_until
 from trikafka_export import reading
 from trikafka_export.reader import close_kept
 from trikafka_export.reading import read_range
@@ -20,10 +20,7 @@ from trikafka import BootstrapError, KafkaTimeoutError, OffsetOutOfRangeError, O
 def _no_readers_of_others() -> None:
     """Wait until the clients of earlier tests, such as those of cancelled exports, have ended."""
     close_kept()
-    end = time.monotonic() + 60
-    while readers():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    assert wait_until(lambda: not readers(), 60)
 
 
 def readers() -> list[threading.Thread]:

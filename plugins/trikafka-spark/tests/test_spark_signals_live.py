@@ -12,46 +12,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from child_output import group_of
 from known_topics import add_records, check_whole
-from test_spark_kill_live import wait_for_java
+from test_spark_kill_live import java_of, wait_for_java
 
 SPARK = ("--option", "spark_above=0", "--option", "master=local[2]")
 
 
-@contextmanager
-def command(*arguments: str, temporary: Path) -> Iterator[subprocess.Popen[str]]:
+def command(*arguments: str, temporary: Path) -> AbstractContextManager[subprocess.Popen[str]]:
     """Run ``trikafka export`` in its own process group, as a terminal does."""
-    temporary.mkdir(exist_ok=True)
-    pipe, program = subprocess.PIPE, [sys.executable, "-m", "trikafka.cli", "export", *arguments]
-    environment = os.environ | {"TMPDIR": str(temporary)}
-    with subprocess.Popen(
-        program, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment
-    ) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def java_of(group: int) -> list[int]:
-    """Return the JVMs of a process group."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            if (
-                os.getpgid(int(entry.name)) == group
-                and (entry / "comm").read_text().strip() == "java"
-            ):
-                found.append(int(entry.name))
-    return found
+    return group_of([sys.executable, "-m", "trikafka.cli", "export", *arguments], temporary)
 
 
 async def no_java(group: int) -> None:
