@@ -10,6 +10,7 @@ import logging
 
 import trio
 
+from ..._net.leader_hints import learn_leaders, named_place
 from ..._net.retry import backoff
 from ..._state.consumer.assignment import AssignedPartition, LogEnds
 from ..._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
@@ -33,7 +34,6 @@ from ...errors import (
 )
 from ...interfaces import MetadataManager
 from ...types import Node, TopicPartition
-from ..cluster.leader_hints import learn_leaders, named_place
 from .resets import Resets
 
 _log = logging.getLogger("trikafka.fetch")

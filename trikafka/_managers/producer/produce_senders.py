@@ -19,6 +19,7 @@ from ..._net import reasons
 from ..._net.brokers import Brokers
 from ..._net.connection import Connection
 from ..._net.in_flight import InFlightRequest
+from ..._net.leader_hints import learn_leaders, named_place
 from ..._net.signal import Signal
 from ..._net.singleflight import StartSoon
 from ..._state.producer.accumulator import Accumulator
@@ -38,7 +39,6 @@ from ...errors import DamagedResponseError, TransactionAbortableError, TrikafkaE
 from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
 from ...types import BrokerLatency
-from ..cluster.leader_hints import learn_leaders, named_place
 
 #: Requests in flight that keep a broker busy. It handles the requests of a connection one by one,
 #: and with two in flight the second has arrived when the first is done.

@@ -25,6 +25,7 @@ import trio
 
 from ..._net.brokers import Brokers
 from ..._net.connection import Connection
+from ..._net.leader_hints import learn_leaders
 from ..._net.reminders import Reminder
 from ..._net.retry import Retry
 from ..._net.signal import Signal
@@ -59,7 +60,6 @@ from ...errors.copies import again
 from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
 from ...types import Node, TopicPartition
-from ..cluster.leader_hints import learn_leaders
 from ..cluster.metadata import Metadata
 from .acquiring import Piece, Pieces, is_quick, pieces_of
 

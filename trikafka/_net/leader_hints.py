@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
-from ..._wire.reading import LeaderIdAndEpoch, NodeEndpoint
-from ...interfaces import MetadataManager
-from ...types import Node, TopicPartition
+from .._wire.reading import LeaderIdAndEpoch, NodeEndpoint
+from ..interfaces import MetadataManager
+from ..types import Node, TopicPartition
 
 
 class HintingPart(Protocol):
