@@ -266,13 +266,20 @@ async def test_a_storm_of_failures_has_few_tracebacks(
     async def handle(delivery: Delivery) -> None:
         nonlocal handled
         handled += 1
-        await trio.sleep(10)
         if delivery.record.offset == 5:
             raise KeyError("another kind")
         raise OSError(f"the database is down at {delivery.record.offset}")
 
-    async with jobs(50) as cluster:
-        work = lambda: worked(cluster, handle, reject_after=1)  # noqa: E731
+    async def work() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: worked(cluster, handle, reject_after=1))
+            # No record is held meanwhile. Handlers that take five minutes would cost thousands of
+            # requests: the metadata is asked for a new leader while records are held.
+            await trio.sleep(310)
+            assert handled == 40
+            cluster.append("jobs", 0, [b"%d" % offset for offset in range(40, 50)])
+
+    async with jobs(40) as cluster:
         await run_until(lambda: handled == 50, work, limit=1000)
     failures = [record for record in caplog.records if "the handler failed at" in record.message]
     assert len(failures) >= 49
