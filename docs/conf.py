@@ -86,7 +86,7 @@ html_theme_options = {"top_of_page_buttons": []}
 
 #: Files outside this folder that a page links to, and the pages that show them.
 _PAGES = {
-    "../README.md": "index.md",
+    "../README.md": "quickstart.md",
     "../CHANGELOG.md": "changelog.md",
     "../CONTRIBUTING.md": "contributing.md",
     "../plugins/trikafka-broker/README.md": "broker.md",
