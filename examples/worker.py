@@ -35,7 +35,7 @@ async def main() -> None:
             consumer,
             handle,
             concurrency=8,
-            retry=trikafka.RetryPolicy(ConnectionError, attempts=5),
+            retry=trikafka.RetryPolicy(ConnectionError, attempts=13),  # for about a minute
             producer=producer,
             dead_letter="orders.dead",
             topics={"orders.dead": trikafka.NewTopic(1)},

@@ -153,7 +153,7 @@ def test_worker_stops_in_order(number: int, servers: str, tmp_path: Path) -> Non
     else:
         assert rest == ""
         assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert asyncio.run(committed(servers, "worker")) == 20
+    assert asyncio.run(committed(servers, "greeters")) == 20
 
 
 @pytest.mark.parametrize(
