@@ -533,22 +533,24 @@ class Producer(OpenedClient):
             if each.accepted.done():  # its task was cancelled
                 continue
             to, value, key, headers, timestamp, partition = each.record
+            number = whole(partition) if place[1] is None else None
+            if isinstance(number, int) and (place[0], number) in self._behind:
+                each.place = place[0], number  # earlier records wait for this partition
+                self._enter(each)
+                continue
             try:
                 ack = self._client.send_nowait(
                     to, value, key=key, headers=headers, timestamp=timestamp, partition=partition
                 )
             except trio.WouldBlock:
-                number = whole(partition)
                 if (
-                    place[1] is None
-                    and isinstance(number, int)
+                    isinstance(number, int)
                     and self._client._knows(place[0])
                     and not self._client._knows(place[0], number)
                 ):
                     each.place = place[0], number
                     self._enter(each)
-                    if each.is_first:
-                        each.accepted.set_result(None)
+                    each.accepted.set_result(None)
                     continue
                 if timeout is not None and each.waited() >= limit:
                     each.accepted.set_exception(again(timeout))
