@@ -17,6 +17,7 @@ from .._api.producer.ack import Ack
 from .._api.producer.arrow_sending import ArrowAck
 from .._api.producer.opening import open_producer
 from .._api.producer.producer import Producer
+from .._state.seconds import like_seconds
 from .._wire import _implementation
 from .._wire.column_rows import ColumnRows
 from ..errors import ArrowDeliveryError, TrikafkaError
@@ -30,7 +31,7 @@ from .progress import Meter, meter, warn
 from .record_lines import BadLineError, Line
 from .running import Stop
 from .source import Block, Lines, split
-from .start import like_seconds, time_of
+from .start import time_of
 
 
 @dataclass(frozen=True, slots=True)
