@@ -24,7 +24,7 @@ WARNING = (
 
 
 @pytest.fixture
-async def cluster(autojump_clock: object) -> AsyncIterator[ScriptedCluster]:
+async def cluster() -> AsyncIterator[ScriptedCluster]:
     async with ScriptedCluster(topics={"t": 1, "u": 1}) as made:
         made.append("t", 0, [VALUE])
         yield made
