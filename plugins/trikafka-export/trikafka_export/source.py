@@ -7,7 +7,7 @@ answer delays no other.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +56,7 @@ class FirstOffsets:
     """
 
     offsets: Mapping[TopicPartition, int]
-    late: Collection[str] = ()
+    late: Sequence[str] = ()
 
 
 class ExportSource:
