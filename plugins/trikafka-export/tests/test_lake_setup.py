@@ -181,7 +181,7 @@ async def test_table_without_history_is_continued(
     odd, good = tmp_path / name, tmp_path / "good"
 
     async def exported(root: Path) -> int:
-        options = {
+        options: dict[str, Any] = {
             "sink_options": {"format": "delta"},
             "bootstrap_servers": cluster.bootstrap_servers,
             "dial": cluster.dial,
