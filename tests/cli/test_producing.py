@@ -252,12 +252,12 @@ async def test_columns_of_csv_are_parts_of_records(autojump_clock: Clock, tmp_pa
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a,b\n1,2\n3\n", "line 3: it has 1 fields, and there are 2 columns"),
+        ("a,b\n1,2\n3\n", "line 3: the row has 1 fields, and there are 2 columns"),
         ("value,partition\nx,one\n", "line 2: partition must be a whole number from 0, not 'one'"),
         ('a\n"x', "line 2: this is no CSV"),
         ("value,timestamp\nx," + "1" * 5000, "line 2: timestamp must be a whole number from 0"),
         ("a,a\n1,2\n", "line 1: two columns have one name"),
-        ("a;b\n1;2\n", "line 1: it names one column, 'a;b': columns are separated by commas"),
+        ("a;b\n1;2\n", "line 1: the header names one column, 'a;b': columns are separated by"),
         ("a,b\n1,2\n", r"line 1: there is no column 'id' \(--key-column\); the columns are: a, b"),
     ],
 )
@@ -269,6 +269,18 @@ async def test_wrong_csv_is_explained(
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         with pytest.raises(click.ClickException, match=says):
             await produced(cluster, file, "csv", key_column="id" if "no column" in says else None)
+
+
+@pytest.mark.parametrize("option", ["key_column", "value_column"])
+@pytest.mark.parametrize("name", ["a|b", "text;lang", "a\tb"])
+async def test_chosen_column_may_have_any_name(
+    autojump_clock: Clock, tmp_path: Path, option: str, name: str
+) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text(f'"{name}"\nx\n')
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        await produced(cluster, file, "csv", **{option: name})
+        assert b"x" in pairs(cluster)[0]
 
 
 @pytest.mark.parametrize(
@@ -303,7 +315,7 @@ async def test_quoted_rows_span_blocks(
     long = "\n".join(["line"] * 20)
     file.write_text(f'id,value\r\n1,"{long}"\r\n\r\n2,"x""y"\r\n3,5" wide\n4,"a\n\nb"\n5\n')
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        with pytest.raises(click.ClickException, match="line 28: it has 1 fields"):
+        with pytest.raises(click.ClickException, match="line 28: the row has 1 fields"):
             await produced(cluster, file, "csv", key_column="id")
         assert pairs(cluster) == [
             (b"1", long.encode()),
