@@ -40,6 +40,10 @@ class ReaderGoneError(Exception):
     """
 
 
+#: The former name, which commands of plugins may use.
+NobodyReadsError = ReaderGoneError
+
+
 # A signal must end a command quickly and still leave in order: commit what was printed, leave the
 # group, deliver what was accepted. Cancelling the whole command would cancel these steps, too.
 #
