@@ -17,7 +17,6 @@ from .._api.producer.ack import Ack
 from .._api.producer.arrow_sending import ArrowAck
 from .._api.producer.opening import open_producer
 from .._api.producer.producer import Producer
-from .._state.seconds import like_seconds
 from .._wire import _implementation
 from .._wire.column_rows import ColumnRows
 from ..errors import ArrowDeliveryError, TrikafkaError
