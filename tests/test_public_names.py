@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import trikafka
+from trikafka.cli import running
+from trikafka.testing import transactions
 
 
 def test_each_public_name_is_typed_and_present() -> None:
@@ -55,3 +57,9 @@ def test_import_loads_neither_trio_nor_java() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_former_names_stay() -> None:
+    """Plugins' commands use ``trikafka.cli.running``, and tests ``trikafka.testing``."""
+    assert running.NobodyReadsError is running.ReaderGoneError
+    assert transactions.NOBODY == transactions.NO_PRODUCER

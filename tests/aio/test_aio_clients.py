@@ -191,6 +191,24 @@ def test_added_partition_keeps_the_order(known: bool, cancelled: Sequence[int]) 
     run(main)
 
 
+@pytest.mark.parametrize("partitions", [2, 3])
+def test_sends_of_each_turn_keep_the_order(partitions: int) -> None:
+    """The topic becomes known in some turn of the loop, and the partition in a later one."""
+
+    async def main() -> None:
+        async with cluster_of(partitions) as cluster, producer_of(cluster) as producer:
+            sends: list[asyncio.Task[trikafka.RecordMetadata]] = []
+            while len(sends) < 300 or not sends[0].done():
+                sends.append(asyncio.create_task(producer.send("t", b"", partition=2)))
+                await asyncio.sleep(0)
+                if len(sends) == 250:
+                    cluster.add_partitions("t", 3)
+            places = [one.offset for one in await asyncio.gather(*sends)]
+            assert places == [*range(len(sends))]
+
+    run(main)
+
+
 def test_sends_to_a_missing_partition_fail_together() -> None:
     async def main() -> None:
         async with cluster_of(2) as cluster, producer_of(cluster) as producer:

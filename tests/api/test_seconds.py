@@ -12,7 +12,8 @@ from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka import OffsetSpec, TopicPartition
-from trikafka._state.seconds import seconds_hint
+from trikafka._state.seconds import like_seconds, seconds_hint
+from trikafka.cli.running import Stop, run
 from trikafka.testing import ScriptedCluster
 
 SECONDS = 1_764_365_400
@@ -53,7 +54,7 @@ async def given(autojump_clock: Clock) -> AsyncIterator[dict[str, Any]]:
     ],
 )
 def test_seconds_are_recognized(time: int, hinted: bool) -> None:
-    assert (seconds_hint(time) is not None) is hinted
+    assert (seconds_hint(time) is not None) is like_seconds(time) is hinted
 
 
 async def test_records_in_seconds_are_logged(
@@ -96,3 +97,23 @@ async def test_look_ups_in_seconds_are_logged(
     async with trikafka.open_admin(**given) as admin:
         await admin.list_offsets({T0: SECONDS})
         assert lines() == [LOOKED_UP] * 2
+
+
+def test_command_has_no_hint_about_dates(
+    lines: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The command refuses seconds itself, so a date of 1970 is meant."""
+
+    async def work(stop: Stop) -> None:
+        async with (
+            ScriptedCluster(topics={"t": 1}) as cluster,
+            trikafka.open_consumer(
+                bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+            ) as consumer,
+        ):
+            await consumer.offsets_for_times({T0: SECONDS})
+
+    run(work)
+    assert lines() == []
+    logging.getLogger("trikafka.offsets").warning(LOOKED_UP)
+    assert lines() == [LOOKED_UP], "only while a command runs"

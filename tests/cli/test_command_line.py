@@ -132,6 +132,16 @@ def test_wrong_call_is_one_sentence_and_code_2(
     assert ended.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["-G", "--transactional-id", "--token"])
+def test_prefix_of_ids_may_be_an_asterisk(
+    command: Command, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """Only topics have no such names."""
+    monkeypatch.setattr("trikafka.cli.acls.ask", lambda common, work: [])
+    ended = command("acls", "set", "-u", "a", "-O", "describe", option, "*", "--prefix")
+    assert (ended.code, ended.err) == (0, "")
+
+
 def test_possible_secret_is_not_repeated(command: Command) -> None:
     for given in ("sasl.password=hunter2", "hunter2", "=hunter2", "dial=hunter2"):
         ended = command("topics", "-X", given)

@@ -13,6 +13,7 @@ from piping import consumed
 from trio.testing import MockClock as Clock
 
 from trikafka import Record, TimestampType
+from trikafka.cli import consuming
 from trikafka.cli.record_lines import matching, output_format
 from trikafka.cli.start import At, Start, past_time
 from trikafka.testing import ScriptedCluster, control_batch, encode_batch
@@ -91,6 +92,46 @@ async def test_last_records_are_counted(
         raw = output_format("raw", None)
         await consumed(cluster, form=raw, start=Start(At.LAST, count))
         assert [line.decode() for line in out()] == (found or [str(n) for n in range(10)])
+
+
+async def test_last_records_have_no_limit(autojump_clock: Clock, out: Out) -> None:
+    values = [b"%d" % number for number in range(10_500)]
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.append_batch(
+            "t", 0, encode_batch(values, timestamp=1, producer=(5, 0, 0), transactional=True)
+        )
+        for _ in range(10):
+            cluster.append_batch("t", 0, control_batch(5, 0, commit=True, timestamp=1))
+        for count in (10_000, 10_001, 10_499):
+            await consumed(cluster, form=output_format("raw", None), start=Start(At.LAST, count))
+            assert out() == values[-count:]
+
+
+@pytest.mark.parametrize("between", [1, 3, 1_000])
+async def test_last_records_in_many_ranges(
+    autojump_clock: Clock, out: Out, monkeypatch: pytest.MonkeyPatch, between: int
+) -> None:
+    """The first record is in the middle of a range, and each partition has another one."""
+    monkeypatch.setattr(consuming, "_BETWEEN_MARKS", between)
+    async with ScriptedCluster(topics={"t": 3}) as cluster:
+        for partition, size in enumerate((1, 2, 7)):
+            for first in range(0, 42, size):
+                values = [b"%d.%d" % (partition, first + n) for n in range(size)]
+                batch = encode_batch(
+                    values, timestamp=1, producer=(5, 0, first), transactional=True
+                )
+                cluster.append_batch("t", partition, batch)
+                for _ in range(first % 5):
+                    marker = control_batch(5, 0, commit=True, timestamp=1)
+                    cluster.append_batch("t", partition, marker)
+            cluster.append_batch("t", partition, control_batch(5, 0, commit=True, timestamp=1))
+        for count in (*range(1, 15), 41, 42, 43):
+            await consumed(cluster, form=output_format("raw", None), start=Start(At.LAST, count))
+            printed = out()
+            for partition in range(3):
+                expected = [b"%d.%d" % (partition, n) for n in range(42)][-count:]
+                prefix = b"%d." % partition
+                assert [line for line in printed if line.startswith(prefix)] == expected
 
 
 async def test_last_records_of_each_partition(autojump_clock: Clock, out: Out) -> None:

@@ -60,3 +60,12 @@ def test_closed_stderr_adds_nothing_to_the_output(
     with meter("c", "records", beside_output=True) as tell:
         tell(1)
     assert capfd.readouterr().out == ""
+
+
+def test_missing_meter_is_no_cause_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trikafka.cli.progress._on_terminal", lambda: True)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with pytest.raises(ValueError, match="later") as caught, meter("c", "records"):
+        raise ValueError("later")
+    assert caught.value.__context__ is None

@@ -111,7 +111,8 @@ def test_json_of_a_record() -> None:
         ('{"headers": [{"name": "a", "value": "b"}]}', "headers must be"),
         ('{"topic": 1}', "topic must be"),
         ("[" * 100_000, "not JSON"),
-        ('{"value": "a", "value": "b"}', "'value' occurs twice"),
+        ('{"value": "a", "value": "b"}', "'value' occurs twice$"),
+        ('{"value": {"base64": "", "base64": ""}}', "'base64' occurs twice$"),
         ('{"headers": {"a": "1", "a": "2"}}', "'a' occurs twice; headers of one name need a list"),
     ],
 )

@@ -102,6 +102,12 @@ def test_seconds_are_not_taken_for_milliseconds(read: Callable[[str], object]) -
     read("1970-01-21T11:37:40.8")
 
 
+@pytest.mark.parametrize("ms", [999_999_999, 10_000_000_000, 31_536_000_000, 63_072_000_000])
+def test_milliseconds_of_1971_are_taken(ms: int) -> None:
+    assert parse(f"@{ms}") == Start(At.TIME, ms)
+    assert past_time(str(ms)) == ms
+
+
 def test_offset_like_seconds_is_one() -> None:
     assert parse("1769860800") == Start(At.OFFSET, 1_769_860_800)
 

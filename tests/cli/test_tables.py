@@ -85,6 +85,22 @@ def test_table_fits_the_terminal(
     assert printed(capsys).splitlines()[1] == "a" * 7 + "…" + "      5", "headers stay whole"
 
 
+def test_long_cell_is_cut_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client id of another program may have thousands of letters."""
+    width, seen = tables._width, 0
+
+    def counting(text: str) -> int:
+        nonlocal seen
+        seen += len(text)
+        return width(text)
+
+    monkeypatch.setattr(tables, "_width", counting)
+    assert tables._cut("ü" * 4_000, 20) == "ü" * 19 + "…"
+    assert tables._cut("語" * 4_000, 20) == "語" * 9 + "…"
+    assert tables._cut("e\u0301" * 4_000, 3) == "e\u0301" * 2 + "…"
+    assert seen < 20_000
+
+
 @pytest.mark.usefixtures("terminal")
 def test_header_is_bold_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tables.table(("A",), [(1,)]).splitlines()[0] == click.style("A", bold=True)

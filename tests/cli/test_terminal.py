@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from trikafka.cli import terminal as prompting
+
 if sys.platform == "win32":
     pytest.skip("no pseudo-terminals on Windows", allow_module_level=True)
 
@@ -140,6 +142,17 @@ def test_stopped_prompt_has_an_echo(opened: Callable[..., Terminal]) -> None:
     assert waited(lambda: not terminal.echoes())
     terminal.type(b"\x1c")  # Ctrl-\
     assert (terminal.told(), terminal.echoes()) == ([b"ended", b"131"], True)
+
+
+def test_missing_echo_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A /dev/tty without settings: its descriptor is closed, and errors have their own cause."""
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    monkeypatch.setattr(prompting, "_opened", lambda: descriptor)
+    with pytest.raises(ValueError, match="later") as caught, prompting.echo_off_while_running():
+        raise ValueError("later")
+    assert caught.value.__context__ is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
 
 
 BAR = """

@@ -225,7 +225,7 @@ def test_settings_of_a_share_group_are_named(caplog: pytest.LogCaptureFixture) -
     ]
 
 
-@pytest.mark.parametrize("wrong", [None, 5, [("group.id", "g")]])
+@pytest.mark.parametrize("wrong", [None, 5, [("group.id", "g")], b"file"])
 def test_what_is_no_properties_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="a mapping, or the path of a file, not"):
         from_properties(wrong)

@@ -61,14 +61,6 @@ class ColumnRows:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def first_timestamp(self) -> int | None:
-        """The timestamp of the first row; ``None`` without one, or once the rows are released."""
-        if self._columns is None or not self._timed or not self._count:
-            return None
-        first: int = self._columns.timestamps[0]
-        return None if first < 0 else first
-
     def release(self) -> None:
         """Release the memory, since the rows have been copied; they must not be used afterwards."""
         self._columns = None

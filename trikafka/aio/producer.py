@@ -227,15 +227,16 @@ def _of_trio(thing: object) -> object:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A record behind the first one of its topic or partition, since ``began``.
+    """A record whose topic or partition (``place``) is unknown, since ``began``.
 
-    ``accepted`` gets the record's ack. It gets ``None`` if the record has to be enqueued by a Trio
-    task: as the first one of its topic or partition, or by itself.
+    ``accepted`` gets the ack of a record behind the first one for its place. It gets ``None`` if
+    the record has to be enqueued by a Trio task: as the first one for a place, or by itself.
     """
 
     record: _Fields
-    accepted: asyncio.Future[_Ack | None]
     began: float
+    place: _Place
+    accepted: asyncio.Future[_Ack | None]
     is_first: bool = False
 
     def waited(self) -> float:
@@ -417,8 +418,12 @@ class Producer(OpenedClient):
         # it, in their order. If the first one is cancelled, the next one crosses in its place. If
         # it fails, or the buffer is full, each of those that cannot be appended crosses by itself,
         # for the rest of its time.
-        # If the topic has come without the first record's partition, that record waits for the
-        # partition by itself, up to three seconds. The others need not wait for it.
+        #
+        # If the topic has come without a record's partition, the record waits for the partition, up
+        # to three seconds, and only records for the same partition queue behind it. It enters that
+        # queue in the step that ends its wait for the topic. Otherwise a later call of the same
+        # turn of the loop would find no queue, and go first.
+        #
         # A record of a transaction always crosses: Trio's side knows whether that is still open.
         began = time.perf_counter()
         record = topic, value, key, headers, timestamp, partition
@@ -434,53 +439,66 @@ class Producer(OpenedClient):
             )
             return await cross(self._guest, enqueue)
         name, number = plain_text(topic), whole(partition)
+        waiting = _Waiting(record, began, (name, None), self._guest.loop.create_future())
+        ack = await self._in_turn(waiting)
+        if ack is None and waiting.place[1] is None and isinstance(number, int):
+            waiting.place = name, number
+            ack = await self._in_turn(waiting)
+        return await self._alone(waiting) if ack is None else ack
 
-        async def alone() -> _Ack:
-            waited = time.perf_counter() - began
-            return await cross(self._guest, partial(self._client._enqueue_slowly, record, waited))
+    async def _alone(self, waiting: _Waiting) -> _Ack:
+        slowly = partial(self._client._enqueue_slowly, waiting.record, waiting.waited())
+        return await cross(self._guest, slowly)
 
-        async def when_known() -> _Ack | None:
-            waited = time.perf_counter() - began
-            await cross(self._guest, partial(self._client._learn, name, waited))
-            return await alone() if self._client._knows(name, number) else None
+    async def _in_turn(self, waiting: _Waiting) -> _Ack | None:
+        """Wait while the record's topic or partition is unknown; return the ack of the record.
 
-        explicit = isinstance(number, int)
-        ack = await self._in_turn((name, None), record, began, when_known if explicit else alone)
-        if ack is None and explicit:
-            ack = await self._in_turn((name, number), record, began, alone)
-        return await alone() if ack is None else ack
-
-    async def _in_turn(
-        self,
-        place: _Place,
-        record: _Fields,
-        began: float,
-        first: Callable[[], Awaitable[_Ack | None]],
-    ) -> _Ack | None:
-        """Wait while a topic or partition is unknown; return the ack of the record.
-
-        ``first`` waits for the place, and appends the record. It is called for the first record for
-        the place. ``None``: the record was not appended, and has to cross by itself.
+        ``None``: the record was not appended, and has to cross by itself.
         """
-        if (behind := self._behind.get(place)) is not None:
-            waiting = _Waiting(record, self._guest.loop.create_future(), began)
-            behind.append(waiting)
-            try:
-                ack = await waiting.accepted
-            except asyncio.CancelledError:
-                if waiting.is_first:  # since this turn of the loop
-                    self._append_behind(place, cancelled=True)
-                raise
-            if not waiting.is_first:
-                return ack
-        elif self._client._knows(*place):
+        if self._client._knows(*waiting.place) and waiting.place not in self._behind:
             return None
-        else:
-            self._behind[place] = deque()
+        self._enter(waiting)
+        while True:
+            if not waiting.is_first:
+                try:
+                    ack = await waiting.accepted
+                except asyncio.CancelledError:
+                    if waiting.is_first:  # since this turn of the loop
+                        self._append_behind(waiting.place, cancelled=True)
+                    raise
+                if not waiting.is_first:
+                    return ack
+            if (ack := await self._as_first(waiting)) is not None:
+                return ack
+
+    def _enter(self, waiting: _Waiting) -> None:
+        """Put a record into the queue of its place; it is the first one if there is no queue."""
+        behind = self._behind.get(waiting.place)
+        waiting.is_first = behind is None
+        if behind is None:
+            self._behind[waiting.place] = deque()
+            return
+        if waiting.accepted.done():
+            waiting.accepted = self._guest.loop.create_future()
+        behind.append(waiting)
+
+    async def _as_first(self, waiting: _Waiting) -> _Ack | None:
+        """Append the first record for a topic or partition, then those that queued behind it.
+
+        ``None``: the record has moved to the queue of its partition.
+        """
+        place, number = waiting.place, whole(waiting.record[5])
         cancelled = False
         timeout: KafkaTimeoutError | None = None
         try:
-            return await first()
+            if place[1] is None and isinstance(number, int):
+                learn = partial(self._client._learn, place[0], waiting.waited())
+                await cross(self._guest, learn)
+                if not self._client._knows(place[0], number):
+                    waiting.place = place[0], number
+                    self._enter(waiting)
+                    return None
+            return await self._alone(waiting)
         except asyncio.CancelledError:
             cancelled = True
             raise
@@ -515,11 +533,25 @@ class Producer(OpenedClient):
             if each.accepted.done():  # its task was cancelled
                 continue
             to, value, key, headers, timestamp, partition = each.record
+            number = whole(partition) if place[1] is None else None
+            if isinstance(number, int) and (place[0], number) in self._behind:
+                each.place = place[0], number  # earlier records wait for this partition
+                self._enter(each)
+                continue
             try:
                 ack = self._client.send_nowait(
                     to, value, key=key, headers=headers, timestamp=timestamp, partition=partition
                 )
             except trio.WouldBlock:
+                if (
+                    isinstance(number, int)
+                    and self._client._knows(place[0])
+                    and not self._client._knows(place[0], number)
+                ):
+                    each.place = place[0], number
+                    self._enter(each)
+                    each.accepted.set_result(None)
+                    continue
                 if timeout is not None and each.waited() >= limit:
                     each.accepted.set_exception(again(timeout))
                     continue

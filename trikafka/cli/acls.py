@@ -159,7 +159,8 @@ def set_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None
             "on what? give -t, -G, --transactional-id, --token, --token-owner or --cluster"
         )
     _check_operations(rules["operations"], dict(resources))
-    if rules["prefix"] and any(name == "*" for _, name in resources):
+    # Groups and transactional ids may begin with an asterisk.
+    if rules["prefix"] and ("topic", "*") in resources:
         raise click.UsageError(
             "with --prefix, '*' means names that begin with an asterisk, which no topic has: leave "
             "--prefix out for all names"

@@ -5,10 +5,10 @@ A record that was not printed is never committed, however the command ends.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,9 +34,8 @@ _LOOK = 0.2
 #: Seconds to wait for partitions after joining. The consumer group protocol (KIP-848) assigns them
 #: after the join.
 _ASSIGNED_WITHIN = 5.0
-#: The most records that ``--from -N`` counts, since it reads them twice. More are counted by their
-#: offsets.
-_COUNTED = 10_000
+#: The fewest records between two offsets that the count of ``--from -N`` remembers.
+_BETWEEN_MARKS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +157,11 @@ class Consuming:
             found = times.get(tp)
             at_time = found.offset if found is not None else None
             offsets[tp] = place(start, begins[tp], ends[tp], at_time, partial(_warn_of, tp))
-        if start.at is At.LAST and 0 < start.value <= _COUNTED:
-            offsets = await _last(consumer, start.value, begins, offsets, ends)
+        if start.at is At.LAST and start.value:
+            with meter(
+                f"counting {', '.join(self._plan.topics)}", "records", beside_output=True
+            ) as counting:
+                offsets = await _last(consumer, start.value, begins, offsets, ends, counting)
         total = 0
         for tp, offset in offsets.items():
             consumer.seek(tp, offset)
@@ -234,14 +236,30 @@ class Consuming:
             yield
 
 
+@dataclass(slots=True)
+class _Count:
+    """The records of a range of offsets. ``marks``: some offsets and the records before each."""
+
+    records: int = 0
+    marks: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, batch: RecordBatch) -> None:
+        if not self.marks or self.records - self.marks[-1][1] >= _BETWEEN_MARKS:
+            self.marks.append((batch.offsets[0], self.records))
+        self.records += len(batch)
+
+
 # Not each offset has a record: markers of transactions have offsets, and compaction leaves gaps. So
-# the records before the end are counted, in ranges that become longer until there are enough.
+# the records before the end are counted, in ranges before one another that become longer until
+# there are enough. The last range may have too many. Its first ones are skipped by the marks, which
+# take less memory than all offsets would.
 async def _last(
     consumer: Consumer,
     count: int,
     begins: Mapping[TopicPartition, int],
     offsets: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
+    counting: Meter,
 ) -> dict[TopicPartition, int]:
     """Return the offset of the record in each partition that has ``count - 1`` others behind it.
 
@@ -249,22 +267,80 @@ async def _last(
         consumer: The partitions are assigned to it.
         count: The number of records.
         begins: The beginnings of the partitions.
-        offsets: The first offsets to look at.
+        offsets: The first offsets to look at, ``count`` before the end.
         ends: The ends of the partitions.
+        counting: Shows the records that were counted.
     """
     found = dict(offsets)
-    few = {tp for tp, offset in found.items() if offset < ends[tp]}
     for tp, offset in found.items():  # or the others would be fetched from their beginning
         consumer.seek(tp, offset)
-    while few:
-        seen = {tp: deque[int](maxlen=count) for tp in few}
-        for tp in few:
-            consumer.seek(tp, found[tp])
-        async for batch in consumer.batches(until={tp: ends[tp] for tp in few}):
-            seen[TopicPartition(batch.topic, batch.partition)].extend(batch.offsets)
-        few = {tp for tp in few if len(seen[tp]) < count and found[tp] > begins[tp]}
-        found |= {tp: known[0] for tp, known in seen.items() if len(known) == count}
-        found |= {tp: max(begins[tp], ends[tp] - 8 * (ends[tp] - found[tp])) for tp in few}
+    # A log of at most `count` offsets is printed from its beginning, without a count.
+    ranges = {tp: (offset, ends[tp]) for tp, offset in found.items() if offset > begins[tp]}
+    known = dict.fromkeys(ranges, 0)
+    inexact: dict[TopicPartition, tuple[int, int, int]] = {}
+    while ranges:
+        counts = await _counted(consumer, ranges, counting, sum(known.values()))
+        wider = {}
+        for tp, (low, high) in ranges.items():
+            known[tp] += counts[tp].records
+            excess = known[tp] - count
+            found[tp] = low
+            if excess > 0:
+                inexact[tp] = _near(counts[tp], excess, high)
+            elif excess < 0 and low > begins[tp]:
+                wider[tp] = (max(begins[tp], ends[tp] - 8 * (ends[tp] - low)), low)
+        ranges = wider
+    return found | await _exact(consumer, inexact)
+
+
+async def _counted(
+    consumer: Consumer,
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    counting: Meter,
+    before: int,
+) -> dict[TopicPartition, _Count]:
+    """Return the count of each range; ``before``: the records that were counted already."""
+    counts = {tp: _Count() for tp in ranges}
+    for tp, (low, _) in ranges.items():
+        consumer.seek(tp, low)
+    async for batch in consumer.batches(until={tp: high for tp, (_, high) in ranges.items()}):
+        counts[TopicPartition(batch.topic, batch.partition)].add(batch)
+        before += len(batch)
+        counting(before)
+    return counts
+
+
+def _near(count: _Count, skipped: int, high: int) -> tuple[int, int, int]:
+    """Return the mark before a record, the records between, and the offset of the next mark.
+
+    Args:
+        count: The count of the record's range.
+        skipped: The records of the range before this one.
+        high: The end of the range.
+    """
+    at = bisect_right(count.marks, skipped, key=lambda mark: mark[1]) - 1
+    offset, before = count.marks[at]
+    beyond = count.marks[at + 1][0] if at + 1 < len(count.marks) else high
+    return offset, skipped - before, beyond
+
+
+async def _exact(
+    consumer: Consumer, near: Mapping[TopicPartition, tuple[int, int, int]]
+) -> dict[TopicPartition, int]:
+    """Return the offsets of records, each given as :func:`_near` returns it."""
+    if not near:
+        return {}
+    found = {}
+    left = {}
+    for tp, (offset, between, _) in near.items():
+        consumer.seek(tp, offset)
+        found[tp] = offset
+        left[tp] = between
+    async for batch in consumer.batches(until={tp: beyond for tp, (_, _, beyond) in near.items()}):
+        tp = TopicPartition(batch.topic, batch.partition)
+        if 0 <= left[tp] < len(batch):
+            found[tp] = batch.offsets[left[tp]]
+        left[tp] -= len(batch)
     return found
 
 

@@ -183,9 +183,14 @@ class CsvBlocks:
     def _name(self, names: list[str]) -> None:
         if len(set(names)) != len(names):
             raise BadLineError("two columns have one name")
-        if len(names) == 1 and any(sign in names[0] for sign in ";\t|"):
+        if (
+            len(names) == 1
+            and names[0] not in (self._choice.key, self._choice.value)
+            and any(sign in names[0] for sign in ";\t|")
+        ):
             raise BadLineError(
-                f"it names one column, {names[0]!r}: columns are separated by commas"
+                f"the header names one column, {names[0]!r}: columns are separated by commas "
+                "(--value-column takes this one as it is)"
             )
         found = roles(names, self._choice.key, self._choice.value)
         self._roles = {role: names.index(name) for role, name in found.items()}
@@ -231,7 +236,7 @@ class CsvBlocks:
     def _line(self, row: list[str]) -> Line:
         names, places = self._names or [], self._roles
         if len(row) != len(names):
-            raise BadLineError(f"it has {len(row)} fields, and there are {len(names)} columns")
+            raise BadLineError(f"the row has {len(row)} fields, and there are {len(names)} columns")
         texts: list[str | None] = [
             None if self._choice.empty_is_null and not text else text for text in row
         ]

@@ -30,7 +30,6 @@ from .progress import Meter, meter, warn
 from .record_lines import BadLineError, Line
 from .running import Stop
 from .source import Block, Lines, split
-from .start import like_seconds, time_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ class Producing:
         self._total: int | None = None
         self._meter: Meter
         self._stop: Stop
-        self._warned_of_seconds = False
         self.delivered = Delivered()
 
     async def main(self, stop: Stop) -> None:
@@ -230,7 +228,6 @@ class Producing:
             return False
         if rows.highest_partition >= self._partitions.get(topic, 0):
             return False
-        self._warn_of_seconds(rows.first_timestamp, where(0))
         return await self._send_table(lambda: producer.enqueue_arrow(topic, rows), where)
 
     async def _send_table(
@@ -319,7 +316,6 @@ class Producing:
                 raise BadLineError(f"{where}: {text}") from error
         if partition is not None:
             self._check_partition(topic, partition, where)
-        self._warn_of_seconds(line.timestamp, where)
         try:
             ack = await producer.enqueue(
                 topic,
@@ -332,17 +328,6 @@ class Producing:
         except TrikafkaError as error:
             raise BadLineError(f"{where}: {error}") from error
         self._acks.append((lambda row: where, ack))
-
-    # Such a record counts as one of 1970: a topic with a retention time deletes it within minutes.
-    def _warn_of_seconds(self, timestamp: int | None, where: str) -> None:
-        """Warn once of a timestamp that is probably in seconds."""
-        if timestamp is None or self._warned_of_seconds or not like_seconds(timestamp):
-            return
-        self._warned_of_seconds = True
-        warn(
-            f"{where}: the timestamp {timestamp} is {time_of(timestamp)}: timestamps are in "
-            "milliseconds, and records older than retention.ms are deleted"
-        )
 
     def _check_partition(self, topic: str, partition: int, where: str) -> None:
         count = self._partitions[topic]

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import click
@@ -30,16 +31,14 @@ def meter(
     With ``beside_output`` the command prints records; nothing is shown if both streams are the same
     terminal.
     """
-    if not _on_terminal() or (beside_output and os.isatty(1)):
+    # click may have been installed without the extra 'cli'.
+    shown = _on_terminal() and find_spec("rich") is not None
+    if not shown or (beside_output and os.isatty(1)):
         yield _silent
         return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
-        from rich.text import Text
-    except ModuleNotFoundError:  # click was installed without the extra 'cli'
-        yield _silent
-        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
     class ProgressCount(ProgressColumn):
         def render(self, task: Any) -> Text:

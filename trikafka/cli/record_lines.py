@@ -54,8 +54,19 @@ def from_json(text: bytes) -> Line:
     Raises:
         BadLineError: The line is malformed.
     """
+    twice: list[tuple[str, object]] = []
+
+    # Python's parser would keep the last of two members with one name, and the record would lack
+    # the other one, such as a header.
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice.append((next(name for name in names if names.count(name) > 1), members))
+        return members
+
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        found = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         if text.strip() in (b"{", b"["):
             raise BadLineError(
@@ -68,6 +79,10 @@ def from_json(text: bytes) -> Line:
         raise BadLineError(
             "this is JSON, but not an object; for lines as they are use --format raw"
         )
+    for name, members in twice:
+        below_headers = members is found.get("headers")
+        hint = "; headers of one name need a list of pairs" if below_headers else ""
+        raise BadLineError(f"{name!r} occurs twice{hint}")
     for name in found:
         if name not in FIELDS:
             near = difflib.get_close_matches(name, FIELDS, n=1)
@@ -86,22 +101,6 @@ def from_json(text: bytes) -> Line:
         _bytes("value", found.get("value")),
         _headers(found.get("headers")),
     )
-
-
-# Python's parser would keep the last of two members with one name, and the record would lack the
-# other one, such as a header.
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dictionary.
-
-    Raises:
-        BadLineError: It has a name twice.
-    """
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadLineError(f"{twice!r} occurs twice; headers of one name need a list of pairs")
-    return found
 
 
 def _whole(found: dict[str, Any], name: str) -> int | None:

@@ -6,12 +6,15 @@ import signal
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from .suggesting import argument_hint, option_hint
+
+if TYPE_CHECKING:
+    import logging
 
 #: Seconds for an orderly exit after a signal: last commit, leave the group, deliver records in
 #: flight.
@@ -38,6 +41,10 @@ class ReaderGoneError(Exception):
 
     This is no ``OSError``, which click would turn into an exit code of its own.
     """
+
+
+#: The former name, which commands of plugins may use.
+NobodyReadsError = ReaderGoneError
 
 
 # A signal must end a command quickly and still leave in order: commit what was printed, leave the
@@ -115,9 +122,12 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
     Raises:
         Signalled: SIGINT, SIGTERM or SIGHUP arrived.
     """
+    import logging
+
     import trio
 
     numbers = _numbers()
+    lookups = logging.getLogger("trikafka.offsets")
 
     async def supervised() -> tuple[int | None, Exception | None]:
         stop, failed = Stop(), None
@@ -139,13 +149,23 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
                 nursery.cancel_scope.cancel()
         return stop.number, failed
 
-    number, failed = trio.run(supervised)
+    # The command refuses a number that is probably seconds itself (start.py). A time of 1970 that
+    # reaches the client was written as a date, so the client's advice about it would be wrong.
+    lookups.addFilter(_about_no_seconds)
+    try:
+        number, failed = trio.run(supervised)
+    finally:
+        lookups.removeFilter(_about_no_seconds)
     if number is not None:
         raise Signalled(number) from failed
     if isinstance(failed, BrokenPipeError):
         raise ReaderGoneError from failed
     if failed is not None:
         raise failed
+
+
+def _about_no_seconds(record: logging.LogRecord) -> bool:
+    return "given in seconds" not in record.getMessage()
 
 
 def _numbers() -> list[int]:

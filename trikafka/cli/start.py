@@ -11,6 +11,8 @@ from enum import Enum
 
 import click
 
+from .._state.seconds import like_seconds
+
 _WORDS = {
     "beginning": "BEGINNING",
     "earliest": "BEGINNING",
@@ -25,9 +27,6 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 #: A time before now.
 _AGO = re.compile(r"-(\d{1,9})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-#: Numbers that are seconds since the epoch, from 2001 to the year 5138. As milliseconds they would
-#: be days of 1970 to 1973, before nearly all records.
-_LIKE_SECONDS = range(10**9, 10**11)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -160,11 +159,6 @@ def not_come(start: Start, found: Iterable[object]) -> str | None:
         f"no record is as late as {time_of(start.value)}, which has not come yet (times without"
         " a zone are UTC; milliseconds since the epoch have 13 digits)"
     )
-
-
-def like_seconds(ms: int | None) -> bool:
-    """Return whether milliseconds since the epoch are probably seconds."""
-    return ms is not None and ms in _LIKE_SECONDS
 
 
 def time_of(ms: int) -> str:

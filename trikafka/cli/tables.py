@@ -81,9 +81,15 @@ def _fit(widths: list[int], headers: list[int], room: int) -> None:
 def _cut(cell: str, width: int) -> str:
     if _width(cell) <= width:
         return cell
-    while cell and _width(cell) > width - 1:
-        cell = cell[:-1]
-    return cell + ("…" if _encodable("…") else "~")
+    # In one pass: names of other programs, such as client ids, may have thousands of letters.
+    kept = 0
+    taken = 0
+    for letter in cell:
+        taken += _width(letter)
+        if taken > width - 1:
+            break
+        kept += 1
+    return cell[:kept] + ("…" if _encodable("…") else "~")
 
 
 def _padded(cell: str, width: int, right: bool) -> str:

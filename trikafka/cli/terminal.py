@@ -33,9 +33,11 @@ def echo_off_while_running() -> Iterator[None]:
     import termios
 
     terminal = _opened()
-    try:
+    before = None
+    with contextlib.suppress(termios.error):  # no terminal, so there is no echo
         before = termios.tcgetattr(terminal)
-    except termios.error:  # no terminal, so there is no echo
+    if before is None:
+        _close(terminal)
         yield
         return
     silent = before[:]
@@ -74,8 +76,7 @@ def echo_off_while_running() -> Iterator[None]:
         for number, handler_before in old.items():
             signal.signal(number, handler_before)
         apply(before)
-        if terminal != _STDIN:
-            os.close(terminal)
+        _close(terminal)
 
 
 def _opened() -> int:
@@ -83,3 +84,8 @@ def _opened() -> int:
     with contextlib.suppress(OSError):
         return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     return _STDIN
+
+
+def _close(terminal: int) -> None:
+    if terminal != _STDIN:
+        os.close(terminal)

@@ -304,11 +304,12 @@ def _as_librdkafkas_producer(settings: Mapping[str, Any]) -> dict[str, object]:
 def _hidden(properties: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
     """Return the properties, or those of a file, with values that no traceback shows."""
     if not isinstance(properties, Mapping):
-        if not isinstance(properties, str | bytes | os.PathLike):
+        path = os.fspath(properties) if isinstance(properties, os.PathLike) else properties
+        if not isinstance(path, str):
             raise ConfigurationError(
                 f"properties must be a mapping, or the path of a file, not {type(properties)!r}"
             )
-        properties = _read_file(properties)
+        properties = _read_file(path)
     if strangers := [name for name in properties if not isinstance(name, str)]:
         raise ConfigurationError(
             f"the names of properties are texts, such as 'group.id', not {strangers[0]!r}"

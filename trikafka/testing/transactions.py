@@ -29,6 +29,8 @@ from trikafka.error_codes import ErrorCode
 from ._signal import WakeSignal
 
 NO_PRODUCER = -1  # stands for no producer id, and for no epoch
+#: The former name.
+NOBODY = NO_PRODUCER
 _LAST_EPOCH = 2**15 - 1
 _NO_LIMIT_MS = 2**31 - 1
 

@@ -151,9 +151,11 @@ def _attempt(path: Path) -> Iterator[bool]:
     The file has one byte for each failed attempt.
     """
     with path.open("ab", buffering=0) as file:
-        try:
+        locked = False
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            locked = True
+        if not locked:
             yield False
             return
         place = os.statvfs(path)

@@ -439,8 +439,8 @@ def test_addresses_of_directories() -> None:
     ):  # errors of each range, and of Python
         with pytest.raises(ConfigurationError, match="cannot name a directory"):
             DirectoryStore.directory_of(wrong)
-    for cut in ("file:///data/a#1", "file:///data/what?x"):
-        with pytest.raises(ConfigurationError, match="write %3F and %23, or give the path"):
+    for cut, to in (("file:///data/a%20b#1", "/data/a b"), ("file:///data/what?x", "/data/what")):
+        with pytest.raises(ConfigurationError, match=f"%3F and %23, or give .* went to {to}\\)"):
             DirectoryStore.directory_of(cut)
     for wrong in ("file://elsewhere/data", "file://"):
         with pytest.raises(ConfigurationError, match="does not name a directory of this machine"):

@@ -76,13 +76,52 @@ async def test_quiet_first_export_keeps_its_start(
     assert values(world) == ["noon"]
 
 
+async def test_start_to_come_is_refused(world: World) -> None:
+    """Microseconds would skip the whole log, for good; a destination keeps its first start."""
+    add(world, 0, 5 * HOUR, b"old")
+    for late in (4_000_000_000_000, 2**62):
+        with pytest.raises(ConfigurationError, match="not come yet, and no record of t is as late"):
+            await world.export(start=late)
+    await world.export(start=4 * HOUR)
+    assert values(world) == ["old"]
+
+
+async def test_start_to_come_finds_late_records(world: World) -> None:
+    """A producer's clock may be ahead."""
+    add(world, 0, 5 * HOUR, b"old")
+    add(world, 0, 4_000_000_000_000, b"late")
+    world.cluster.add_partitions("t", 2)
+    await world.export(start=3_999_999_999_999)
+    assert values(world) == ["late"]
+
+
+async def test_start_to_come_is_ignored_later(world: World) -> None:
+    """A destination that is continued does not use it; a new topic would."""
+    add(world, 0, 10 * HOUR, b"first")
+    await world.export(start=9 * HOUR)
+    world.cluster.add_partitions("t", 2)
+    add(world, 1, 20 * HOUR, b"noon")
+    await world.export(start=4_000_000_000_000)
+    assert values(world) == ["first", "noon"]
+    with pytest.raises(ConfigurationError, match="no record of other is as late"):
+        await world.export(["t", "other"], start=4_000_000_000_000)
+
+
 @pytest.mark.parametrize(
-    ("start", "says"), [(1_769_860_800, "multiply seconds by 1000"), (2**62, "has not come yet")]
+    ("start", "warned"), [(1_769_860_800, True), (31_536_000_000, False), (63_072_000_000, False)]
 )
-async def test_start_of_another_unit_is_refused(world: World, start: int, says: str) -> None:
-    """Seconds would export the whole log, microseconds skip it."""
-    with pytest.raises(ConfigurationError, match=says):
-        await world.export(start=start)
+async def test_early_start_is_used(
+    world: World, start: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A date of 1971 or 1972, or seconds, with which the export has too much rather than less."""
+    add(world, 0, start - 1, b"before")
+    add(world, 0, start, b"at")
+    await world.export(start=start)
+    assert values(world) == ["at"]
+    assert caplog.text.count("a time to look up was probably given in seconds") == warned
+    caplog.clear()
+    await world.export(start=start)
+    assert "in seconds" not in caplog.text
 
 
 async def test_silent_partition_is_not_called_quiet(

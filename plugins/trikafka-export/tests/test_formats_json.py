@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trikafka_export.formats.column_type import check_column
-from trikafka_export.formats.errors import SchemaError
+from trikafka_export.formats.column_type import alike_names, check_column
 from trikafka_export.formats.json_format import JsonDecoder, infer
+from trikafka_export.lake.columns import table_type
 
 from trikafka import ConfigurationError, ExportError
 
@@ -222,10 +222,21 @@ def test_contradicting_values_have_no_schema(values: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", [{"id": "int64", "ID": "int64"}, {"l": [{"Ä": "string", "ä": "string"}]}]
+    ("schema", "names"),
+    [
+        ({"id": "int64", "ID": "int64"}, ("id", "ID")),
+        ({"l": [{"Ä": "string", "ä": "string"}]}, ("Ä", "ä")),
+        ({"id": "int64", "o": {"ID": "int64"}}, None),
+    ],
 )
-def test_names_alike_but_for_case_are_refused(schema: dict[str, Any]) -> None:
-    """Spark refuses a file that has both, as ambiguous."""
-    with pytest.raises(SchemaError, match=r"v has fields that differ only in case, '.+' and '.+'"):
-        check_column(JsonDecoder(schema).type, "v")
-    check_column(JsonDecoder({"id": "int64", "o": {"ID": "int64"}}).type, "v")
+def test_names_alike_but_for_case(schema: dict[str, Any], names: tuple[str, str] | None) -> None:
+    """Spark refuses a file that has both, as ambiguous; Delta has no such table."""
+    type = JsonDecoder(schema).type
+    check_column(type, "v")
+    assert alike_names(type) == names
+    assert table_type(type, "iceberg", "v") == type
+    if names is None:
+        table_type(type, "delta", "v")
+        return
+    with pytest.raises(ConfigurationError, match=f"only in case, '{names[0]}' and '{names[1]}'"):
+        table_type(type, "delta", "v")

@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from lakes import IcebergLake, make_lake
 from pyiceberg.catalog import load_catalog
@@ -26,6 +27,7 @@ from trikafka_export.sink import FileSink
 import trikafka
 from trikafka import ConfigurationError
 from trikafka.interfaces import ExportPlan, PlannedRange
+from trikafka.testing import ScriptedCluster
 
 PAGE = (Path(__file__).parents[3] / "docs" / "export-tables.md").read_text()
 
@@ -171,14 +173,65 @@ def test_path_that_deltalake_misreads_is_refused(name: str, sign: str, tmp_path:
     DeltaLog(lake_options({"destination": str(tmp_path / "a 100% ü"), "format": "delta"}))
 
 
+@pytest.mark.parametrize("name", ["a#1", "what?"])
+async def test_table_without_history_is_continued(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Earlier exports made such tables. Moved to another path, they have a history."""
+    odd, good = tmp_path / name, tmp_path / "good"
+
+    async def exported(root: Path) -> int:
+        options: dict[str, Any] = {
+            "sink_options": {"format": "delta"},
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+        }
+        rows = (await trikafka.export("t", str(root), **options)).rows
+        found = await trikafka.check_export(str(root), sink_options={"format": "delta"})
+        assert found.problems == ()
+        return rows
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.append("t", 0, [b"first"])
+        assert await exported(good) == 1
+        assert "no history" not in caplog.text
+        for at, to, warned in ((good, odd, True), (odd, good, False)):
+            at.rename(to)
+            caplog.clear()
+            cluster.append("t", 0, [b"more"])
+            assert await exported(to) == 1
+            assert ("no history of a Delta table" in caplog.text) is warned
+        assert deltalake.DeltaTable(str(good)).to_pyarrow_table().num_rows == 3
+
+
+def test_misread_path_of_a_table_is_refused(tmp_path: Path) -> None:
+    """Deltalake would make a second table elsewhere."""
+    (tmp_path / "a%20b" / "_delta_log").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match="must have no '%20' in its path"):
+        DeltaLog(lake_options({"destination": str(tmp_path / "a%20b"), "format": "delta"}))
+
+
 @pytest.mark.parametrize("option", ["catalog__warehouse", "location"])
 def test_address_that_pyiceberg_cuts_is_refused(option: str, tmp_path: Path) -> None:
     given = {"catalog__type": "sql", "catalog__uri": f"sqlite:///{tmp_path}/c.db"}
     given |= {"catalog__warehouse": str(tmp_path), option: f"file://{tmp_path}/a#b"}
     with pytest.raises(ConfigurationError, match="must not have a '\\?' or '#'"):
         iceberg(**given).pin({}, table_schema({"name": "iceberg"}, []), None)
+    catalog = load_catalog("x", type="sql", uri=given["catalog__uri"])
+    assert not catalog.table_exists("shop.flights")
     given[option] = f"{tmp_path}/a#b"
     iceberg(**given).pin({}, table_schema({"name": "iceberg"}, []), None)
+
+
+def test_unused_warehouse_is_not_judged(tmp_path: Path) -> None:
+    """The location is an option's, or that of an existing table."""
+    schema = table_schema({"name": "iceberg"}, [])
+    given = {"catalog__type": "sql", "catalog__uri": f"sqlite:///{tmp_path}/c.db"}
+    given["catalog__warehouse"] = f"file://{tmp_path}/a#b"
+    iceberg(location=f"file://{tmp_path}/c", **given).pin({}, schema, None)
+    again = iceberg(**given)
+    assert again.pin({}, schema, None)["location"] == f"file://{tmp_path}/c"
+    assert again.place() is not None
 
 
 def test_plan_has_the_tables_location(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class DirectoryStore(ExportStore):
             if address.query or address.fragment:  # which would be left out, silently
                 raise ConfigurationError(
                     f"{destination!r} has a '?' or '#': in an address write %3F and %23, or give "
-                    "the path"
+                    f"the path (before this check, such exports went to {unquote(address.path)})"
                 )
             destination = unquote(address.path)
         elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", destination):

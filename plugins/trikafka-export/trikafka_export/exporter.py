@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -48,9 +47,6 @@ _OURS = frozenset(
         "allow_auto_create_topics",
     }
 )
-#: Numbers that are seconds since the epoch, from 2001 on. As milliseconds they are days of 1970 to
-#: 1973.
-_LIKE_SECONDS = range(10**9, 10**11)
 #: The arguments of :func:`export` beside settings, for the hint about a misspelled one.
 _KEYWORDS = (
     "topics",
@@ -324,19 +320,3 @@ def _check_start(start: str | int | Mapping[TopicPartition, int]) -> None:
             raise ConfigurationError(
                 f"start must not be negative, and a whole number below 2^63, not {offset!r}"
             )
-    if isinstance(start, int):
-        _check_time(start)
-
-
-# Either mistake cannot be mended later: a destination keeps what it has, and its first start.
-def _check_time(start: int) -> None:
-    if start in _LIKE_SECONDS:
-        raise ConfigurationError(
-            f"start={start} are milliseconds since the epoch, a day of 1970 to 1973: multiply "
-            "seconds by 1000"
-        )
-    if start > time.time() * 1000:
-        raise ConfigurationError(
-            f"start={start} (milliseconds since the epoch) has not come yet, so the records before "
-            "it would be exported, too"
-        )

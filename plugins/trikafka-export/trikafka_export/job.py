@@ -343,7 +343,15 @@ class ExportJob:
                     "start names partitions that do not exist or are not exported: "
                     f"{', '.join(unknown)}"
                 )
-        return await self.source.first_offsets(start, self.state, view, self._level)
+        first = await self.source.first_offsets(start, self.state, view, self._level)
+        if first.late:
+            assert isinstance(start, int)
+            raise ConfigurationError(
+                f"start={start} ({plans.time_text(start)}) has not come yet, and no record of "
+                f"{plans.listed(first.late)} is as late: the export would begin at the end, with "
+                "records before that time (milliseconds since the epoch have 13 digits)"
+            )
+        return first.offsets
 
     def _to_try(self, tp: TopicPartition) -> bool:
         return tp not in self._broken and (self._only is None or tp in self._only)

@@ -39,6 +39,7 @@ from .formats.schema_pinning import (
     check,
     check_letters,
     formats,
+    log_alike,
     look_up,
     pin,
     unpinned,
@@ -272,6 +273,8 @@ class FileSink:
             except TrikafkaError as error:
                 self._missing.add(topic, error)
         self._missing.check(format, topics)
+        if topics and isinstance(self._files, ParquetFiles) and self.format != "delta":
+            await self._thread(lambda: log_alike(format, state.format, self.title))
         if topics and parsing.dead_letter_topic is not None:
             from .formats.dead_letters import check_topic  # imports pyarrow
 

@@ -6,7 +6,8 @@ answer delays no other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,17 @@ class Look:
     missing: list[str] = field(default_factory=list)
     known: Collection[str] = ()
     fatal: TrikafkaError | None = None
+
+
+@dataclass(frozen=True)
+class FirstOffsets:
+    """The offsets at which new partitions begin.
+
+    ``late``: the topics for which the start has not come yet, if no record of them is as late.
+    """
+
+    offsets: Mapping[TopicPartition, int]
+    late: Sequence[str] = ()
 
 
 class ExportSource:
@@ -133,7 +145,7 @@ class ExportSource:
 
     async def first_offsets(
         self, start: Start, state: ExportState, view: SourceView, isolation_level: str
-    ) -> Mapping[TopicPartition, int]:
+    ) -> FirstOffsets:
         """Return the offsets at which partitions begin that were not exported before.
 
         The others begin at their beginning. A time in ``start`` is for new topics. Partitions that
@@ -144,22 +156,32 @@ class ExportSource:
         given = {tp: start[tp] for tp in new if tp in start} if isinstance(start, Mapping) else {}
         first = start if isinstance(start, int) else None
         times = {
-            tp: time
+            tp: since
             for tp in new
             if tp not in given
-            and (time := state.since.get(tp.topic) if tp.topic in state.topic_ids else first)
+            and (since := state.since.get(tp.topic) if tp.topic in state.topic_ids else first)
             is not None
         }
         if not times:
-            return given
+            return FirstOffsets(given)
         async with self._client(isolation_level) as consumer:
             found = await consumer.offsets_for_times(times)
-        return given | {
+        offsets = given | {
             tp: min(at.offset, view.ends[tp])
             if (at := found.get(tp)) is not None
             else view.ends[tp]
             for tp in times
         }
+        # Only the caller's start is judged, and only where it is about to be used. The times of
+        # topics that the destination has already were judged at their first export.
+        starting = [tp for tp in times if tp.topic not in state.topic_ids]
+        if (
+            first is None
+            or first <= time.time() * 1000
+            or any(found.get(tp) is not None for tp in starting)
+        ):
+            return FirstOffsets(offsets)
+        return FirstOffsets(offsets, sorted({tp.topic for tp in starting}))
 
     async def commit(
         self, group_id: str, isolation_level: str, ours: Mapping[TopicPartition, int]

@@ -24,13 +24,13 @@ from ..._state.group.member import MemberState
 from ...error_codes import ErrorCode
 from ...errors import topic_missing
 from ...types import MetricsPush, Node, TopicPartition
-from ..client.snapshots import ByKey, Snapshot
+from ..client.snapshots import ByKey
 from .parts import ConsumerParts
 from .watchdog import GROUP, CommittedRecords
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHealth(Snapshot):
+class ConsumerHealth:
     """The health of a consumer.
 
     Attributes:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from ..._managers.cluster.coordinator import Coordinators, CoordinatorState
 from ...types import BrokerThrottle, ConnectionStatistics, MetricsPush, TopicPartition
-from ..client.snapshots import ByKey, Snapshot
+from ..client.snapshots import ByKey
 from .parts import ConsumerParts
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerStatistics(Snapshot):
+class ConsumerStatistics:
     """Counters and states of a consumer.
 
     Attributes:

@@ -17,7 +17,7 @@ from ...errors import (
 )
 from ...interfaces import ProduceManager
 from ...types import MetricsPush, Node
-from ..client.snapshots import ByKey, Snapshot
+from ..client.snapshots import ByKey
 from ..client.stalls import Stalled
 
 #: Errors after which other records will probably fail, too: they concern the producer itself, or
@@ -32,7 +32,7 @@ _OF_THE_PRODUCER = (
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerHealth(Snapshot):
+class ProducerHealth:
     """The health of a producer.
 
     Attributes:

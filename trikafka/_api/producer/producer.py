@@ -47,7 +47,6 @@ from ..client.context import Context
 from ..client.metering import MeteredClient
 from ..client.plugin_proxy import guarded_partitioner
 from ..client.service import CANCELLED_CLOSE_LIMIT, Exit, Service
-from ..client.snapshots import Snapshot
 from .ack import Ack
 from .arrow_sending import ArrowAck, ArrowDelivery, ArrowSending, open_rows
 from .builtin import ProducerBuiltin, ProducerClient
@@ -67,7 +66,7 @@ _Fields = tuple[str, Any, Any, HeaderPairs, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerStatistics(Snapshot):
+class ProducerStatistics:
     """Counters and states of a producer.
 
     Counters run since the producer was opened. A record counts as accepted once its batch is

@@ -13,13 +13,13 @@ from ..._wire.share import AckType
 from ...error_codes import ErrorCode
 from ...errors import topic_missing
 from ...types import BrokerThrottle, ConnectionStatistics, MetricsPush, Node
-from ..client.snapshots import ByKey, Snapshot
+from ..client.snapshots import ByKey
 from .parts import ShareParts
 from .watchdog import GROUP
 
 
 @dataclass(frozen=True, slots=True)
-class ShareConsumerHealth(Snapshot):
+class ShareConsumerHealth:
     """The health of a share consumer.
 
     Attributes:
@@ -51,7 +51,7 @@ class ShareConsumerHealth(Snapshot):
 
 
 @dataclass(frozen=True, slots=True)
-class ShareConsumerStatistics(Snapshot):
+class ShareConsumerStatistics:
     """Counters and states of a share consumer.
 
     Attributes:

@@ -26,7 +26,7 @@ _SINCE: dict[int, int] = {
     OffsetSpec.LATEST_TIERED: 9,
     OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
 }
-_log = logging.getLogger("trikafka.consumer")
+_log = logging.getLogger("trikafka.offsets")
 
 
 class Offsets:

@@ -17,11 +17,6 @@ def check_column(type: pa.DataType, where: str) -> None:
     Raises:
         SchemaError: The type cannot be a column. ``where`` begins the message.
     """
-    if (names := _alike(type)) is not None:
-        raise SchemaError(
-            f"{where} has fields that differ only in case, {names[0]!r} and {names[1]!r}: Spark "
-            "reads no file with both, and Delta has no such table; give a schema with one of them"
-        )
     try:
         pq.write_table(pa.schema([pa.field("value", type)]).empty_table(), file := io.BytesIO())
         pq.read_schema(io.BytesIO(file.getvalue()))
@@ -31,7 +26,7 @@ def check_column(type: pa.DataType, where: str) -> None:
         ) from error
 
 
-def _alike(type: pa.DataType) -> tuple[str, str] | None:
+def alike_names(type: pa.DataType) -> tuple[str, str] | None:
     """Return two names of one object, at any depth, that differ only in case."""
     seen: dict[str, str] = {}
     for number in range(type.num_fields):
@@ -40,6 +35,6 @@ def _alike(type: pa.DataType) -> tuple[str, str] | None:
             before = seen.setdefault(field.name.lower(), field.name)
             if before != field.name:
                 return before, field.name
-        if (inner := _alike(field.type)) is not None:
+        if (inner := alike_names(field.type)) is not None:
             return inner
     return None

@@ -99,6 +99,11 @@ class Parser:
         return table, refused
 
 
+def type_of(format: Mapping[str, Any], column: str, topic: str) -> pa.DataType:
+    """Return the type of a parsed column of one topic, by its pinned schema."""
+    return _MAKERS[format[column]](format[_SCHEMAS[column]][topic], None, time.sleep).type
+
+
 # Python's times end with the year 9999. A producer may send later ones, such as microseconds in the
 # place of milliseconds, and such a record would otherwise end each export of its partition.
 def rows_of(records: pa.Table) -> list[dict[str, Any]]:

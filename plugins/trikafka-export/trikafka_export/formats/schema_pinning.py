@@ -6,6 +6,7 @@ Schemas are looked up once and pinned.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from .schema_choice import choose, named
 if TYPE_CHECKING:
     from ..task import Stopper
 
+_log = logging.getLogger("trikafka.export")
 _SCHEMAS = {"value": "schemas", "key": "key_schemas"}
 #: The most records that are searched for a schema.
 _SAMPLE = 1000
@@ -126,6 +128,30 @@ def is_pinned(format: Mapping[str, Any], topic: str) -> bool:
     """Return whether all schemas of a topic are pinned, so that its records can be read."""
     read = (column for column in COLUMNS if format.get(column, "binary") != "binary")
     return all(topic in format[_SCHEMAS[column]] for column in read)
+
+
+def log_alike(
+    format: Mapping[str, Any], before: Mapping[str, Any] | None, destination: str
+) -> None:
+    """Log the schemas that are new since ``before`` and have names that differ only in case.
+
+    Other readers than Spark read such files, so an export is not refused. Delta tables refuse them.
+    """
+    for column in COLUMNS:
+        schemas = format.get(_SCHEMAS[column], {})
+        for topic in schemas.keys() - (before or {}).get(_SCHEMAS[column], {}).keys():
+            from .column_type import alike_names
+            from .parsing import type_of
+
+            if (names := alike_names(type_of(format, column, topic))) is not None:
+                _log.warning(
+                    "%s: the schema of the %ss of %s has fields that differ only in case, %r and "
+                    "%r: Spark reads such files only with spark.sql.caseSensitive=true",
+                    destination,
+                    column,
+                    topic,
+                    *names,
+                )
 
 
 def look_up(

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from trikafka import ConfigurationError
 
 from ..columns import SCHEMA
+from ..formats.column_type import alike_names
 from ..formats.parsing import Parser
 
 _SAME = (
@@ -98,6 +99,12 @@ def table_type(type: pa.DataType, kind: str, where: str) -> pa.DataType:
         ConfigurationError: The format has none. The message names ``where``.
     """
     if pa.types.is_struct(type) and type.num_fields:
+        if kind == "delta" and (names := alike_names(type)) is not None:
+            raise ConfigurationError(
+                f"{where} has fields that differ only in case, {names[0]!r} and {names[1]!r}, which "
+                "a Delta table cannot have: give a schema with one of them, or export to Parquet "
+                "files or an Iceberg table"
+            )
         return pa.struct(
             [
                 pa.field(each.name, table_type(each.type, kind, f"{where}.{each.name}"))

@@ -6,12 +6,14 @@ A plan is one commit, identified by a transaction id of Delta (app id and versio
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import deltalake
@@ -34,12 +36,16 @@ from .stores import folder_of, lake_store
 from .table_fit import check_fit, check_partitions, check_still
 from .table_log import KEY, commit_with_retries, sync
 
+_log = logging.getLogger("trikafka.export")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The first and last microsecond of the years that times in JSON can have.
 _FIRST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
-#: What deltalake misreads in a folder's path. It looks for "a%20b" in "a b", and for "a\b" in "a/b".
-#: For a path with "#" or "?" it finds no history, from which the log entry to write to disk is known.
-_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[#?]" + (r"|\\" if os.sep == "/" else ""))
+#: Parts of a folder's path with which deltalake cannot make a table. It looks for "a%20b" in "a b",
+#: and for "a\b" in "a/b".
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}" + (r"|\\" if os.sep == "/" else ""))
+#: Letters of a path for which deltalake finds no history of the table. The history shows which log
+#: entry to write to disk, and the rows of exports whose plans are missing.
+_WITHOUT_HISTORY = re.compile(r"[#?]")
 #: Table features that files which are merely added would violate.
 _NOT = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
 
@@ -67,11 +73,7 @@ class DeltaLog:
 
     def _reached(self, options: LakeOptions) -> tuple[str, dict[str, str] | None]:
         if self._root is not None:
-            if (found := _MISREAD.search(str(self._root))) is not None:
-                raise ConfigurationError(
-                    f"the folder of a Delta table must have no {found[0]!r} in its path, which "
-                    f"deltalake takes for a part of an address: {self._root}"
-                )
+            self._check_path(self._root)
             return str(self._root), None
         address = ObjectAddress.of(options.destination, options.store)
         given = {**address.config, **address.client}
@@ -79,6 +81,35 @@ class DeltaLog:
             name: str(value).lower() if isinstance(value, bool) else plain(value)
             for name, value in given.items()
         }
+
+    def _check_path(self, root: Path) -> None:
+        """Refuse a path that deltalake misreads.
+
+        A table without a history can be written and read. So where a table or plans exist, earlier
+        exports may continue, with a warning.
+
+        Raises:
+            ConfigurationError: The path is refused.
+        """
+        if (found := _MISREAD.search(str(root))) is not None:
+            raise ConfigurationError(
+                f"the folder of a Delta table must have no {found[0]!r} in its path, which "
+                f"deltalake takes for a part of an address: {root}"
+            )
+        if (found := _WITHOUT_HISTORY.search(str(root))) is None:
+            return
+        if not (root / "_delta_log").exists() and not Path(self._store.own_title).exists():
+            raise ConfigurationError(
+                f"the folder of a new Delta table must have no {found[0]!r} in its path, with which "
+                f"deltalake finds no history of the table: {root}"
+            )
+        _log.warning(
+            "%s: deltalake finds no history of a Delta table with %r in its path, so a power loss "
+            "may damage the newest commit, and rows of an export whose plans are missing are not "
+            "noticed: move the whole folder to another path",
+            root,
+            found[0],
+        )
 
     def place(self) -> ExportStore:
         """Return the destination's store."""

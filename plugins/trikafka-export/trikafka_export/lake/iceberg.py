@@ -231,12 +231,17 @@ class IcebergLog:
     def _made(self, columns: pa.Schema, by: Sequence[str]) -> Table:
         namespace = tuple(self.title.split("."))[:-1]
         location = None if self._options.location is None else _absolute(self._options.location)
+        if location is not None:
+            _check_location(location)
         with self._said(f"cannot create the table {self.title}"), advised():
             self._catalog.create_namespace_if_not_exists(namespace)
             try:
                 making = self._catalog.create_table_transaction(
                     self.title, columns, location=location, properties={"format-version": "2"}
                 )
+                # Without a location, the catalog derives one from a property of the namespace or
+                # from its warehouse. Nothing is written before the commit.
+                _check_location(making.table_metadata.location)
                 if by:
                     with making.update_spec() as spec:
                         if "topic" in by:
@@ -455,18 +460,23 @@ def _absolute(location: str) -> str:
     """Return the absolute location.
 
     A catalog stores the location as given, and a process in another directory would look elsewhere.
+    """
+    return location if urlsplit(location).scheme else str(Path(location).expanduser().absolute())
+
+
+def _check_location(location: str) -> None:
+    """Check the location of a table that is to be created.
 
     Raises:
-        ConfigurationError: An address has a ``?`` or ``#``. pyiceberg leaves out what follows it, so
-            all files of the table would have one name.
+        ConfigurationError: The location is an address with a ``?`` or ``#``. pyiceberg leaves out
+            what follows it, in each scheme, so all files of the table would have one name.
     """
     address = urlsplit(location)
     if address.scheme and (address.query or address.fragment):
         raise ConfigurationError(
-            "the location of a table, or of its warehouse, must not have a '?' or '#' in its "
+            "the location of a new table, or of its warehouse, must not have a '?' or '#' in its "
             f"address: {location}"
         )
-    return location if urlsplit(location).scheme else str(Path(location).expanduser().absolute())
 
 
 def _folder(location: str) -> Path:
