@@ -26,7 +26,8 @@ _TIDY: dict[str, str | int | float | bool] = {
     "log.segment.delete.delay.ms": 100,
     "log.initial.task.delay.ms": 500,
 }
-#: A machine that stands still for 3 s must not cost the broker its leaders: raw clients do not retry.
+#: A machine that stands still for 3 s must not cost the broker its leaders: raw clients do not
+#: retry.
 _PATIENT: dict[str, str | int | float | bool] = {"broker.session.timeout.ms": 20_000}
 #: Topics with at least this number of partitions have small indexes. Otherwise each partition
 #: would reserve 20 MB.

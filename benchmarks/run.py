@@ -141,11 +141,11 @@ class Runner:
         # Otherwise the system would write the topics to the disk during the first cases.
         os.sync()
 
-    # A broker encrypts slowly until its JVM has compiled the encryption, which takes some hundreds of
-    # megabytes: Arrow was read over TLS at 0.8 to 0.9 million records a second in the first round,
-    # and at 2.5 to 3 in the fifth. Without TLS there is no such difference, because the kernel sends
-    # the files. A broker in use is warm, and a client that happens to be measured first should not
-    # be behind for it.
+    # A broker encrypts slowly until its JVM has compiled the encryption, which takes some hundreds
+    # of megabytes: Arrow was read over TLS at 0.8 to 0.9 million records a second in the first
+    # round, and at 2.5 to 3 in the fifth. Without TLS the difference is smaller, because the kernel
+    # sends the files. A broker in use is warm, and a client that happens to be measured first
+    # should not be behind for it.
     def warm(self, cases: Iterable[Case]) -> None:
         """Read over each encrypted port until the broker has compiled its encryption."""
         readers = {

@@ -31,9 +31,10 @@ def learn_leaders(
     place_of: Callable[[Part], TopicPartition],
     endpoints: Iterable[NodeEndpoint],
 ) -> frozenset[TopicPartition]:
-    """Pass the leaders that a response names to the metadata.
+    """Pass the leaders that a response names to the metadata; return their partitions.
 
-    Returns the partitions whose leader was not known before. They need no metadata request.
+    Only the partitions whose leader was not known before are returned. They need no metadata
+    request.
     """
     hints = {
         place_of(part): part.current_leader

@@ -453,7 +453,8 @@ class Producer(OpenedClient):
     async def _in_turn(self, waiting: _Waiting) -> _Ack | None:
         """Wait while the record's topic or partition is unknown; return the ack of the record.
 
-        ``None``: the record was not appended, and has to cross by itself.
+        ``None``: the record was not appended, and has to cross by itself. On cancellation of the
+        first record for a place, the next one there becomes the first.
         """
         if self._client._knows(*waiting.place) and waiting.place not in self._behind:
             return None

@@ -1,4 +1,4 @@
-"""Fields that differ only in case: files have both, with a warning, and Delta tables refuse them."""
+"""Fields that differ only in case: files have both, with a warning; Delta tables refuse them."""
 
 from __future__ import annotations
 
