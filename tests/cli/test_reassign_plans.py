@@ -237,3 +237,68 @@ def test_plan_that_cannot_be_is_refused(
         ended = command("reassign", "move", "--file", write_plan(tmp_path, parts), *more)
         assert (ended.code, ended.out) == (1, b"")
         assert reason in ended.err
+
+
+class Moving:
+    """A partition on broker 0 that moves to broker 1, so that it has both for a while."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def serve(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = opening.open_admin
+
+        @asynccontextmanager
+        async def scripted(**ignored: Any) -> AsyncIterator[Admin]:
+            async with (
+                ScriptedCluster(nodes=4, topics={"t": 1}) as cluster,
+                opened(**settings(cluster)) as admin,
+            ):
+                await admin.alter_partition_reassignments({T[0]: [1, 0]})
+                cluster.on("ListPartitionReassignments", self._list)
+                yield admin
+                self.asked = [
+                    part.replicas
+                    for call in cluster.requests("AlterPartitionReassignments")[1:]
+                    for topic in call.request.topics
+                    for part in topic.partitions
+                ]
+
+        monkeypatch.setattr(opening, "open_admin", scripted)
+
+    async def _list(self, request: Any, default: Any) -> Any:
+        response = await default()
+        topic = type(response).OngoingTopicReassignment
+        part = topic.OngoingPartitionReassignment(
+            partition_index=0, replicas=[1, 0], adding_replicas=[1], removing_replicas=[0]
+        )
+        response.topics = [topic(name="t", partitions=[part])]
+        return response
+
+
+@pytest.fixture
+def moving(monkeypatch: pytest.MonkeyPatch) -> Moving:
+    found = Moving()
+    found.serve(monkeypatch)
+    return found
+
+
+def test_moving_partition_keeps_its_number(command: Command, moving: Moving) -> None:
+    """The brokers that it leaves do not count, or each new move would make more replicas."""
+    ended = command("reassign", "move", "-t", "t", "--to", "2,3", "--execute", "-o", "json")
+    assert ended.code == 0
+    assert json.loads(ended.out)["partitions"] == [
+        {"topic": "t", "partition": 0, "before": [1], "after": [2]}
+    ]
+    assert moving.asked == [[2]]
+    assert "t-0 moves to 1 already: the new move replaces that one" in ended.err
+
+
+def test_move_under_way_is_not_repeated(command: Command, moving: Moving, tmp_path: Path) -> None:
+    plan = write_plan(tmp_path, part(0, [1]))
+    ended = command("reassign", "move", "--file", plan, "--execute")
+    assert (ended.code, moving.asked) == (0, [])
+    assert b"or on their way" in ended.out
+    plan = write_plan(tmp_path, part(0, [1, 0]))
+    ended = command("reassign", "move", "--file", plan, "--execute")
+    assert (ended.code, moving.asked) == (0, [[1, 0]])

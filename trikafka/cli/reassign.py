@@ -12,6 +12,7 @@ import click
 from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import changed
+from .progress import warn
 from .reassign_plan import Plan, Replicas, check_brokers, elsewhere, place_replicas, read_plan
 from .resetting import execute_option, look_up, parse_topics, topics_option
 from .suggesting import Suggesting
@@ -94,31 +95,41 @@ def move(
     async def work(admin: Admin) -> list[Move]:
         asked = chosen if wanted is None else _topics_in(wanted.replicas)
         partitions, known = await look_up(admin, asked)
-        now = {
+        there = {
             tp: info.replicas
             for tp in partitions
             for info in known[tp.topic]
             if info.partition == tp.partition
         }
+        # While a partition moves it has its old replicas and the new ones. Only the latter stay, so
+        # they are what another move begins with.
+        moving = await admin.list_partition_reassignments(partitions)
+        now = {tp: moving[tp].target if tp in moving else own for tp, own in there.items()}
         cluster = await admin.describe_cluster()
         racks = {node.node_id: node.rack for node in cluster.nodes}
         if wanted is None:
             todo = Plan(planned(now, _live(given, racks), replicas, racks), {})
         else:
-            check_brokers(wanted.replicas, now, racks)
+            check_brokers(wanted.replicas, there, racks)
             todo = Plan(wanted.replicas, await elsewhere(admin, wanted.directories))
         moves = _moves(now, todo)
+        for each in moves:
+            if each.partition in moving and each.before != each.after:
+                warn(
+                    f"{each.partition} moves to {_listed(each.before)} already: the new move "
+                    "replaces that one"
+                )
         if execute:
             new = {move.partition: move.after for move in moves if move.before != move.after}
             begun = await changed(new, admin.alter_partition_reassignments(new))
             moves = [each for each in moves if each.partition not in new or each.partition in begun]
-            there = {each.partition for each in moves}
+            todays = {each.partition for each in moves}
             await place_replicas(
                 admin,
                 {
                     one: path
                     for one, path in todo.directories.items()
-                    if (one.topic, one.partition) in there
+                    if (one.topic, one.partition) in todays
                 },
             )
         return moves
@@ -233,7 +244,7 @@ def _say_moves(moves: list[Move], output: str, *, executed: bool) -> None:
         )
         return
     if not moves:
-        say("nothing to move: the replicas are there")
+        say("nothing to move: the replicas are there, or on their way")
         return
     directories = any(move.directories for move in moves)
     header = ["TOPIC", "PARTITION", "REPLICAS", "NEW", "DIRECTORIES"]
