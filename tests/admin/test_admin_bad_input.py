@@ -7,12 +7,25 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import pytest
 import trio.testing
 
 import trikafka
-from trikafka import ConfigurationError, QuotaEntity, ScramPassword, TopicPartition, VoterEndpoint
+from trikafka import (
+    AclBinding,
+    ConfigChange,
+    ConfigResource,
+    ConfigurationError,
+    NewTopic,
+    QuotaEntity,
+    ScramPassword,
+    TopicPartition,
+    VoterEndpoint,
+)
+from trikafka._api.admin.acls import broker_address, checked_bindings
 from trikafka._api.admin.admin import Admin
+from trikafka._api.admin.configs import checked_changes
 from trikafka.testing import ScriptedCluster
 
 T0 = TopicPartition("t", 0)
@@ -95,3 +108,93 @@ async def test_quota_beyond_floats_is_refused(autojump_clock: trio.testing.MockC
     ):
         with pytest.raises(ConfigurationError, match="above 0"):
             await admin.alter_client_quotas({QuotaEntity(user="a"): {"x": 10**400}})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (["compact", "delete"], "not a list; write a list as text, its items separated by commas"),
+        (("compact",), "not a tuple; write a list"),
+        (b"s3cret", "not a bytes"),
+        ({}, "not a dict"),
+        (object(), "not a object"),
+        ("s3cret\ud800", "text that UTF-8 can carry"),
+    ],
+)
+def test_value_of_a_setting_is_checked(value: Any, text: str) -> None:
+    """The text that Python has for another kind may be valid, and a password of ``b'...'``."""
+    for make in (
+        lambda: NewTopic(config={"x": value}),
+        lambda: ConfigChange("set", value),
+        lambda: ConfigChange("append", value),
+        lambda: checked_changes({ConfigResource("topic", "t"): {"x": value}}),
+    ):
+        with pytest.raises(ConfigurationError, match=text) as caught:
+            make()
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"retention.ms": None}, "not None; leave it out for the default"),
+        ({1: "x"}, "the name of a setting is a text, not 1"),
+        ([("retention.ms", 5)], "must be a mapping .* not a list"),
+        (None, "must be a mapping .* not None"),
+    ],
+)
+def test_settings_of_a_topic_are_checked(config: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        NewTopic(config=config)
+
+
+async def test_numbers_of_numpy_are_numbers(autojump_clock: trio.testing.MockClock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin,
+    ):
+        values = {
+            "a": numpy.int64(5),
+            "b": numpy.bool_(True),
+            "c": numpy.float32(0.5),
+            "d": numpy.float64(0.25),
+        }
+        topic = ConfigResource("topic", "t")
+        await admin.alter_configs({topic: values})
+        (asked,) = cluster.requests("IncrementalAlterConfigs")
+        sent = {each.name: each.value for each in asked.request.resources[0].configs}
+        assert sent == {"a": "5", "b": "true", "c": "0.5", "d": "0.25"}
+        assert NewTopic(config=values).config_entries == sent
+        alice = QuotaEntity(user="alice")
+        await admin.alter_client_quotas(
+            {alice: {"producer_byte_rate": numpy.int64(5), "request_percentage": numpy.float32(2)}}
+        )
+        assert await admin.describe_client_quotas() == {
+            alice: {"producer_byte_rate": 5.0, "request_percentage": 2.0}
+        }
+        assert ScramPassword("x", iterations=numpy.int32(4096)).iterations == 4096
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("2001:DB8::a", "2001:db8:0:0:0:0:0:a"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("10.0.0.1", None),
+        ("0:0:0:0:0:0:0:1", None),
+        ("10.0.0.0/8", None),
+        ("*", None),
+    ],
+)
+def test_rule_that_never_applies_is_refused(host: str, address: str | None) -> None:
+    """Brokers compare the texts of addresses. A rule that denies must not be one that does not."""
+    rule = AclBinding("User:a", "read", "topic", "t", host=host)
+    if address is None:
+        assert checked_bindings([rule]) == [rule]
+        return
+    with pytest.raises(ConfigurationError, match=f"write the address '{host}' as '{address}'"):
+        checked_bindings([rule])
+    assert broker_address(host) == address

@@ -13,7 +13,18 @@ import pytest
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import GroupMetadata, NewTopic, OffsetAndMetadata, TopicPartition
+from trikafka import (
+    AclBinding,
+    AclFilter,
+    ConfigResource,
+    GroupMetadata,
+    NewTopic,
+    OffsetAndMetadata,
+    QuotaEntity,
+    QuotaFilter,
+    ScramPassword,
+    TopicPartition,
+)
 from trikafka.testing import ScriptedCluster
 
 
@@ -23,6 +34,9 @@ class Name(str, Enum):  # noqa: UP042  # before StrEnum programs had this, and i
     NEW = "new-topic"
     POLICY = "cleanup.policy"
     COMPACT = "compact"
+    ALICE = "User:alice"
+    HOST = "10.0.0.1"
+    RATE = "producer_byte_rate"
 
 
 PLAIN = TopicPartition("flights", 0)
@@ -104,3 +118,28 @@ async def test_admin_makes_topics_by_their_values(autojump_clock: Clock) -> None
         assert set(await admin.list_offsets({MEMBER: trikafka.OffsetSpec.LATEST})) == {PLAIN}
         await admin.delete_topics([Name.NEW])
         assert set(await admin.list_topics()) == {"flights"}
+
+
+async def test_admin_changes_things_by_their_values(autojump_clock: Clock) -> None:
+    """Otherwise a rule, a password or a setting would silently be another one's."""
+    async with flights() as cluster, trikafka.open_admin(**settings_of(cluster)) as admin:
+        rule = AclBinding(Name.ALICE, "read", "topic", Name.FLIGHTS, host=Name.HOST)
+        await admin.create_acls([rule])
+        assert await admin.describe_acls(AclFilter(Name.ALICE)) == [
+            AclBinding("User:alice", "read", "topic", "flights", host="10.0.0.1")
+        ]
+        await admin.alter_client_quotas({QuotaEntity(user=Name.BILLING): {Name.RATE: 5}})
+        assert await admin.describe_client_quotas(QuotaFilter(user=Name.BILLING)) == {
+            QuotaEntity(user="billing"): {"producer_byte_rate": 5.0}
+        }
+        await admin.alter_user_scram_credentials({Name.BILLING: ScramPassword(Name.NEW)})
+        assert set(await admin.describe_user_scram_credentials()) == {"billing"}
+        topic = ConfigResource("topic", Name.FLIGHTS)
+        await admin.alter_configs({topic: {Name.POLICY: Name.COMPACT}})
+        found = await admin.describe_configs([ConfigResource("topic", "flights")])
+        assert found[topic]["cleanup.policy"].value == "compact"
+        await admin.create_delegation_token(owner=Name.ALICE, renewers=[Name.ALICE])
+        (token,) = await admin.describe_delegation_tokens([Name.ALICE])
+        assert (token.owner, token.renewers) == ("User:alice", ("User:alice",))
+    texts = [str(Name.FLIGHTS), str(Name.BILLING), str(Name.ALICE)]
+    assert not [text for text in texts if text.encode() in repr(cluster.log).encode()]

@@ -94,6 +94,15 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("consume", "t", "--from", "@1769860800"), "add 000 if these are seconds"),
         (("export", "t", "./out", "--from", "@1769860800"), "add 000 if these are seconds"),
         (("acls", "set", "-u", "a", "-O", "read", "-t", "*", "--prefix"), "leave --prefix out"),
+        (
+            ("acls", "set", "-u", "a", "-O", "read", "-t", "ord-*"),
+            "never applies: for all names that begin with 'ord-' write 'ord-' with --prefix",
+        ),
+        (("acls", "set", "-u", "a", "-O", "read", "-t", "a*b"), "no other pattern"),
+        (
+            ("acls", "set", "-u", "a", "-O", "read", "-t", "t", "--host", "db.example"),
+            "--host 'db.example' is no address",
+        ),
         (("consume", "t", "-G", "g", "--until", "5"), "goes without a group"),
         (("consume", "t", "-f", "%s", "--headers"), "%h prints the headers"),
         (("consume", "t", "--value-format", "avro"), "'base64'"),
@@ -140,6 +149,18 @@ def test_prefix_of_ids_may_be_an_asterisk(
     monkeypatch.setattr("trikafka.cli.acls.ask", lambda common, work: [])
     ended = command("acls", "set", "-u", "a", "-O", "describe", option, "*", "--prefix")
     assert (ended.code, ended.err) == (0, "")
+
+
+def test_group_with_an_asterisk_is_warned_of(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trikafka.cli.acls.ask", lambda common, work: [])
+    ended = command("acls", "set", "-u", "a", "-O", "read", "-G", "billing-*", "-G", "*")
+    assert ended.code == 0
+    assert ended.err == (
+        "Warning: the rule is about the name 'billing-*' alone, with its asterisk: for all names "
+        "that begin with 'billing-' write 'billing-' with --prefix\n"
+    )
 
 
 def test_possible_secret_is_not_repeated(command: Command) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import click
 from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import changed, others
+from .progress import warn
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
@@ -159,12 +161,8 @@ def set_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None
             "on what? give -t, -G, --transactional-id, --token, --token-owner or --cluster"
         )
     _check_operations(rules["operations"], dict(resources))
-    # Groups and transactional ids may begin with an asterisk.
-    if rules["prefix"] and ("topic", "*") in resources:
-        raise click.UsageError(
-            "with --prefix, '*' means names that begin with an asterisk, which no topic has: leave "
-            "--prefix out for all names"
-        )
+    _check_asterisks(resources, prefix=rules["prefix"])
+    hosts = [_address(host) for host in rules["hosts"]] or ["*"]
     bindings = [
         AclBinding(
             principal=_principal(user),
@@ -176,7 +174,7 @@ def set_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None
             host=host,
         )
         for user, operation, (kind, name), host in product(
-            rules["users"], rules["operations"], resources, rules["hosts"] or ("*",)
+            rules["users"], rules["operations"], resources, hosts
         )
     ]
     made = ask(common, lambda admin: changed(bindings, admin.create_acls(bindings)))
@@ -224,6 +222,55 @@ def _check_operations(operations: Iterable[str], kinds: Iterable[str]) -> None:
             )
 
 
+def _check_asterisks(resources: Iterable[tuple[str, str]], *, prefix: bool) -> None:
+    """Refuse or warn of names that are meant as patterns; brokers know none.
+
+    Raises:
+        click.UsageError: The rule would never apply: no topic has an asterisk in its name. Groups
+            and transactional ids may have one.
+    """
+    for kind, name in resources:
+        if kind not in ("topic", "group", "transactional_id") or "*" not in name:
+            continue
+        begins = name.rstrip("*")
+        means = (
+            f"for all names that begin with {begins!r} write {begins!r} with --prefix"
+            if begins and "*" not in begins
+            else "brokers know no other pattern than '*' alone and --prefix"
+        )
+        if kind == "topic" and prefix and name == "*":
+            raise click.UsageError(
+                "with --prefix, '*' means names that begin with an asterisk, which no topic has: "
+                "leave --prefix out for all names"
+            )
+        if kind == "topic" and name != "*":
+            raise click.UsageError(
+                f"no topic has an asterisk in its name, so a rule about {name!r} never applies: "
+                f"{means}"
+            )
+        if name != "*" and not prefix:
+            warn(f"the rule is about the name {name!r} alone, with its asterisk: {means}")
+
+
+def _address(host: str) -> str:
+    """Return the host of a new rule as brokers write the addresses that they compare with it.
+
+    Raises:
+        click.UsageError: It is no address, so that the rule would never apply.
+    """
+    from .._api.admin.acls import broker_address
+
+    if host == "*" or "/" in host:  # networks: later releases of Kafka have them
+        return host
+    try:
+        return broker_address(host)
+    except ValueError:
+        raise click.UsageError(
+            f"--host {host!r} is no address: brokers compare the client's address with it, and "
+            "look up no names"
+        ) from None
+
+
 def _filters(rules: dict[str, Any], deny: bool, pattern: Any) -> list[Any]:
     from .._api.admin.acls import AclFilter
 
@@ -241,9 +288,20 @@ def _filters(rules: dict[str, Any], deny: bool, pattern: Any) -> list[Any]:
             rules["users"] or (None,),
             rules["operations"] or (None,),
             _resources(rules) or ((None, None),),
-            rules["hosts"] or (None,),
+            _written(rules["hosts"]) or (None,),
         )
     ]
+
+
+def _written(hosts: Iterable[str]) -> list[str]:
+    """Return hosts as they were given, and also as brokers write them: rules may have both."""
+    from .._api.admin.acls import broker_address
+
+    found = list(hosts)
+    for host in hosts:
+        with suppress(ValueError):
+            found.append(broker_address(host))
+    return list(dict.fromkeys(found))
 
 
 def _resources(rules: dict[str, Any]) -> list[tuple[Any, str]]:

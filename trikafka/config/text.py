@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, TypeVar
 
 from .secrets import Secret
@@ -20,6 +21,19 @@ def plain_text(value: Value) -> Value:
     if isinstance(value, str) and type(value) not in (str, Secret):
         text = str.__str__(value)
     return text  # type: ignore[no-any-return]
+
+
+class PlainTexts:
+    """A frozen dataclass whose texts are plain: see :func:`plain_text`."""
+
+    __slots__ = ()
+
+    def _make_plain(self) -> None:
+        """Make the texts plain, while the object is made."""
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            given = getattr(self, each.name)
+            if (text := plain_text(given)) is not given:
+                object.__setattr__(self, each.name, text)
 
 
 def is_utf8(text: str) -> bool:

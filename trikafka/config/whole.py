@@ -1,4 +1,4 @@
-"""Integers that callers pass as another kind of number."""
+"""Numbers that callers pass as another kind of number."""
 
 from __future__ import annotations
 
@@ -17,3 +17,15 @@ def whole(number: object) -> Any:
         return operator.index(number)
     except Exception:  # numpy's arrays and floats have the method, too; another type's may fail
         return number
+
+
+def plain_number(value: object) -> Any:
+    """Return a number of numpy's as Python's: an ``int``, a ``float`` or a ``bool``.
+
+    Anything else is returned as it is: the check of the argument comes after this.
+    """
+    if isinstance(value, int | float) and type(value).__module__ == "builtins":
+        return value
+    if hasattr(value, "dtype") and getattr(value, "shape", None) == ():
+        return value.item()  # type: ignore[attr-defined]
+    return whole(value)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, ip_address
 from typing import Any, Literal, TypeAlias, get_args
 
 from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
-from ...config.text import is_utf8
+from ...config.text import PlainTexts, is_utf8
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
 from ..client.option_parsing import is_name
 from .messages import collection_of, words
@@ -56,7 +58,7 @@ _KINDS: dict[str, Collection[str]] = {
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class AclBinding:
+class AclBinding(PlainTexts):
     """An access rule: a principal may, or may not, do an operation on a resource.
 
     Attributes:
@@ -68,7 +70,8 @@ class AclBinding:
         pattern: ``"literal"``, or ``"prefixed"``: the rule holds for all resources whose names
             begin with ``resource_name``.
         permission: ``"allow"`` or ``"deny"``.
-        host: The client's address; ``"*"`` stands for every address.
+        host: The client's address, as brokers write it; ``"*"`` stands for every address. Brokers
+            write ``"0:0:0:0:0:0:0:1"`` for ``"::1"``, compare texts, and look up no names.
 
     A broker of a later release may describe rules with an operation, a kind, a pattern or a
     permission that this release does not know. Such a value is ``"unknown"``, and ``create_acls``
@@ -84,6 +87,7 @@ class AclBinding:
     host: str = "*"
 
     def __post_init__(self) -> None:
+        self._make_plain()
         check_principal("principal", self.principal)
         for name, allowed in _KINDS.items():
             if (value := getattr(self, name)) != _UNKNOWN:
@@ -108,7 +112,7 @@ class AclBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class AclFilter:
+class AclFilter(PlainTexts):
     """A filter of access rules. ``None`` matches everything.
 
     Attributes:
@@ -131,6 +135,7 @@ class AclFilter:
     host: str | None = None
 
     def __post_init__(self) -> None:
+        self._make_plain()
         for name, allowed in {**_KINDS, "pattern": _PATTERNS}.items():
             if (value := getattr(self, name)) is not None:
                 _check_one_of(name, value, allowed)
@@ -173,7 +178,35 @@ def checked_bindings(bindings: Iterable[AclBinding]) -> list[AclBinding]:
     for one in found:
         for name, allowed in _KINDS.items():
             _check_one_of(name, getattr(one, name), allowed)
+        # The broker would accept the rule, which would never apply.
+        if (address := _as_address(one.host)) != one.host:
+            raise ConfigurationError(
+                f"host: brokers write the address {one.host!r} as {address!r}, and compare texts: "
+                "write it so"
+            )
     return found
+
+
+def _as_address(host: str) -> str:
+    try:
+        return broker_address(host)
+    except ValueError:
+        return host
+
+
+def broker_address(host: str) -> str:
+    """Return an address as brokers write a client's. Raises :exc:`ValueError` for any other text.
+
+    Java writes all eight groups of an IPv6 address, and the part of IPv4 in place of a mapped one.
+    """
+    address = ip_address(host)
+    if isinstance(address, IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    groups = struct.unpack(">8H", address.packed)
+    scope = "" if address.scope_id is None else f"%{address.scope_id}"
+    return ":".join(f"{group:x}" for group in groups) + scope
 
 
 def checked_filters(filters: Iterable[AclFilter]) -> list[AclFilter]:
@@ -268,7 +301,13 @@ def read_deleted(
         if result.error_code:
             parts.failed(one, _error(result, str(one), "Alter"))
         elif refused:
-            parts.failed(one, _error(refused[0], str(_binding(refused[0], refused[0])), "Alter"))
+            gone = len(result.matching_acls) - len(refused)
+            what = str(_binding(refused[0], refused[0])) + (
+                f" (of {len(result.matching_acls)} rules that {one} matches, {gone} were deleted)"
+                if gone
+                else ""
+            )
+            parts.failed(one, _error(refused[0], what, "Alter"))
         else:
             parts.done(one, tuple(sorted(_binding(acl, acl) for acl in result.matching_acls)))
 

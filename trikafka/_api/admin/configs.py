@@ -15,7 +15,7 @@ from kafka.protocol.admin import (
 )
 
 from ..._net.deadlines import RunningCall
-from ...config.text import plain_text
+from ...config.text import PlainTexts, plain_text
 from ...errors import (
     ConfigurationError,
     DamagedResponseError,
@@ -26,7 +26,7 @@ from ...errors import (
 )
 from .messages import collection_of, named
 from .routing import Parts, Place, Routing
-from .types import config_text
+from .types import checked_value, config_text
 
 ResourceType: TypeAlias = Literal["topic", "broker", "broker_logger", "client_metrics", "group"]
 Operation: TypeAlias = Literal["set", "delete", "append", "subtract"]
@@ -65,7 +65,7 @@ _VALUE_TYPES = {
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ConfigResource:
+class ConfigResource(PlainTexts):
     """A thing that has settings.
 
     Attributes:
@@ -80,6 +80,7 @@ class ConfigResource:
     name: str
 
     def __post_init__(self) -> None:
+        self._make_plain()
         if self.type not in (*get_args(ResourceType), _UNKNOWN):
             raise ConfigurationError(
                 f"the type of a ConfigResource is one of {', '.join(get_args(ResourceType))}, not "
@@ -157,6 +158,9 @@ class ConfigChange:
         if (self.value is None) is not (self.operation == "delete"):
             needs = "takes no value" if self.operation == "delete" else "needs a value"
             raise ConfigurationError(f"the operation {self.operation!r} {needs}")
+        if self.value is not None:
+            what = f"the value to {self.operation}"
+            object.__setattr__(self, "value", checked_value(what, self.value))
 
 
 #: A value to set, ``None`` to delete the setting, or a change by name.
@@ -199,9 +203,9 @@ def _change(name: object, value: ConfigValue) -> ConfigChange:
         raise ConfigurationError(f"the name of a setting is a text, not {name!r}")
     if isinstance(value, ConfigChange):
         return value
-    if value is not None and not isinstance(value, str | int | float):
-        raise ConfigurationError(f"the value of {name} must be text, a number or None")
-    return ConfigChange("delete") if value is None else ConfigChange("set", value)
+    if value is None:
+        return ConfigChange("delete")
+    return ConfigChange("set", checked_value(f"the value of {name}", value))
 
 
 def text_of(value: object) -> str | None:

@@ -10,6 +10,8 @@ from kafka.protocol.admin import UpdateFeaturesRequest
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from ..._version import VERSION
+from ...config.text import plain_text
+from ...config.whole import whole
 from ...errors import ConfigurationError, from_code
 from ..client.option_parsing import is_name
 from .messages import named
@@ -92,16 +94,17 @@ def checked_levels(levels: Mapping[str, int], downgrade: Downgrade | None) -> di
             f"downgrade is 'safe', 'unsafe' or None for an upgrade, not {downgrade!r}"
         )
     least = 1 if downgrade is None else 0
-    for name, level in levels.items():
+    for name, given in levels.items():
         if not is_name(name):
             raise ConfigurationError(f"the name of a feature is a text, not {name!r}")
-        whole = isinstance(level, int) and not isinstance(level, bool)
-        if not whole or not least <= level < 1 << 15:
+        level = whole(given)
+        exact = isinstance(level, int) and not isinstance(level, bool)
+        if not exact or not least <= level < 1 << 15:
             off = "; downgrade= allows 0, which turns it off" if level == 0 and least else ""
             raise ConfigurationError(
                 f"the level of {name} must be a whole number from {least}, not {level!r}{off}"
             )
-    return dict(levels)
+    return {plain_text(name): whole(level) for name, level in levels.items()}
 
 
 def update_request(

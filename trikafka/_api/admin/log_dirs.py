@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from kafka.protocol.admin import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 
 from ..._net.deadlines import RunningCall
+from ...config.text import plain_text
 from ...config.whole import whole
 from ...errors import ConfigurationError, ErrorCode, TrikafkaError, from_code
 from ...types import TopicPartition
@@ -140,7 +141,7 @@ def checked_moves(moves: Mapping[TopicPartitionReplica, str]) -> dict[TopicParti
             raise ConfigurationError(
                 f"the directory of {replica} is its path on the broker, not {path!r}"
             )
-    return {replica: moves[replica] for replica in checked_replicas(moves)}
+    return {replica: plain_text(moves[replica]) for replica in checked_replicas(moves)}
 
 
 async def describe(

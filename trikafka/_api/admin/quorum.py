@@ -17,6 +17,7 @@ from ..._wire.extra_messages import (
     UnregisterBrokerRequest,
     UnregisterControllerRequest,
 )
+from ...config.text import PlainTexts
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
 from ..client.option_parsing import is_name
 from .messages import collection_of, number_or_none, words
@@ -25,7 +26,7 @@ _TOPIC = "__cluster_metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class VoterEndpoint:
+class VoterEndpoint(PlainTexts):
     """An address at which a controller is reached.
 
     Attributes:
@@ -39,6 +40,7 @@ class VoterEndpoint:
     port: int
 
     def __post_init__(self) -> None:
+        self._make_plain()
         for name, value in (("listener", self.listener), ("host", self.host)):
             if not is_name(value):
                 raise ConfigurationError(f"{name} must be a text that is not empty, not {value!r}")

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
+from ...config.text import PlainTexts, plain_text
+from ...config.whole import plain_number
 from ...errors import ConfigurationError, from_code
 from ..client.option_parsing import is_name
 from .messages import words
@@ -37,7 +39,7 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaEntity:
+class QuotaEntity(PlainTexts):
     """The clients that a quota is about: a user, a client id, both together, or an address.
 
     Attributes:
@@ -54,6 +56,7 @@ class QuotaEntity:
     others: tuple[tuple[str, EntityName], ...] = ()
 
     def __post_init__(self) -> None:
+        self._make_plain()
         given = dict(_given(self))
         for field, value in given.items():
             _check_name(field, value, "QuotaName.DEFAULT")
@@ -79,7 +82,7 @@ class QuotaEntity:
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaFilter:
+class QuotaFilter(PlainTexts):
     """A filter of quotas.
 
     Attributes:
@@ -96,6 +99,7 @@ class QuotaFilter:
     strict: bool = False
 
     def __post_init__(self) -> None:
+        self._make_plain()
         for field, value in _given(self):
             _check_name(field, value, "QuotaName.DEFAULT or QuotaName.ANY")
 
@@ -138,18 +142,21 @@ def checked_changes(changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -
         for name, value in values.items():
             if not is_name(name):
                 raise ConfigurationError(f"the name of a quota is a text, not {name!r}")
-            if value is not None and not _is_limit(value):
+            if value is not None and not _is_limit(plain_number(value)):
                 raise ConfigurationError(
                     f"the quota {name} of {entity} must be a number above 0, or None to remove "
                     f"it, not {value!r}"
                 )
-    return {entity: dict(values) for entity, values in changes.items()}
+    return {
+        entity: {plain_text(name): plain_number(value) for name, value in values.items()}
+        for entity, values in changes.items()
+    }
 
 
 def _is_limit(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
     # Above the largest float, a whole number is still less than infinity.
-    return number and 0 < value <= sys.float_info.max  # type: ignore[operator]
+    return numeric and 0 < value <= sys.float_info.max  # type: ignore[operator]
 
 
 def checked_filter(given: QuotaFilter | None) -> QuotaFilter:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...config.text import plain_text
-from ...config.whole import whole
+from ...config.text import is_utf8, plain_text
+from ...config.whole import plain_number, whole
 from ...errors import ConfigurationError
 from ...types import Node, TopicPartition
 
@@ -27,7 +27,33 @@ TRANSACTION_STATES = (
 
 def config_text(value: object) -> str:
     """Return the value of a setting in the brokers' notation."""
-    return str(value).lower() if isinstance(value, bool) else str(plain_text(value))
+    value = plain_number(plain_text(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def checked_value(what: str, value: Any) -> str | int | float | bool:
+    """Return the value of a setting as text or a number of Python.
+
+    Raises :exc:`ConfigurationError`, which does not show the value: it may be a password.
+    """
+    plain = plain_number(plain_text(value))
+    if not isinstance(plain, str | int | float):
+        # Their text in Python is not the brokers' notation, and may even be a valid value.
+        hint = (
+            "; write a list as text, its items separated by commas"
+            if isinstance(value, list | tuple | set | frozenset)
+            else "; leave it out for the default"
+            if value is None
+            else ""
+        )
+        raise ConfigurationError(f"{what} must be text or a number, not {_kind(value)}{hint}")
+    if isinstance(plain, str) and not is_utf8(plain):
+        raise ConfigurationError(f"{what} must be text that UTF-8 can carry")
+    return plain
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def checked_brokers(what: str, brokers: Any) -> tuple[int, ...]:
@@ -99,6 +125,15 @@ class NewTopic:
                     f"{name} must be a whole number from 1, or -1 for the broker's default, not "
                     f"{value!r}"
                 )
+        if not isinstance(self.config, Mapping):
+            raise ConfigurationError(
+                "config must be a mapping of the names of settings to values, not "
+                f"{_kind(self.config)}"
+            )
+        for key, given in self.config.items():
+            if not isinstance(key, str) or not key:
+                raise ConfigurationError(f"the name of a setting is a text, not {key!r}")
+            checked_value(f"the value of {key}", given)
         if self.assignments is not None:
             self._check_assignments(self.assignments)
 

@@ -18,6 +18,8 @@ from kafka.protocol.admin import (
     DescribeUserScramCredentialsRequest,
 )
 
+from ...config.text import plain_text
+from ...config.whole import whole
 from ...errors import ConfigurationError, ErrorCode, TrikafkaError, from_code
 from ..client.option_parsing import is_name, names_of
 from .messages import named
@@ -68,8 +70,9 @@ class ScramPassword:
                 "the password must be a text that is not empty and that UTF-8 can encode"
             )
         _check_mechanism(self.mechanism)
-        whole = isinstance(self.iterations, int) and not isinstance(self.iterations, bool)
-        if not whole or not _LEAST_ITERATIONS <= self.iterations <= _MOST_ITERATIONS:
+        object.__setattr__(self, "iterations", whole(self.iterations))
+        exact = isinstance(self.iterations, int) and not isinstance(self.iterations, bool)
+        if not exact or not _LEAST_ITERATIONS <= self.iterations <= _MOST_ITERATIONS:
             raise ConfigurationError(
                 f"iterations must be a whole number from {_LEAST_ITERATIONS} to "
                 f"{_MOST_ITERATIONS}, not {self.iterations!r}"
@@ -114,7 +117,7 @@ def checked_changes(changes: Mapping[str, ScramChange]) -> UserChanges:
                 f"the change of user {user!r} must be a ScramPassword or a ScramRemoval, not a "
                 f"{type(change).__name__}"
             )
-    return dict(changes)
+    return {plain_text(user): change for user, change in changes.items()}
 
 
 def salted_password(change: ScramPassword, salt: bytes) -> bytes:
