@@ -242,6 +242,19 @@ async def test_host_name_check_can_be_switched_off() -> None:
         await (await connect(node, ssl_check_hostname=False)).aclose()
 
 
+async def test_trailing_dot_is_not_in_the_name() -> None:
+    """It makes a name absolute in DNS; no certificate has it, and TLS forbids it."""
+    asked: list[str | None] = []
+    context = server_context(AUTHORITY.issue_cert("localhost"))
+    context.sni_callback = lambda connection, name, context: asked.append(name)
+    async with serving(context) as node:
+        transport = await connect(Node(0, "localhost.", node.port))
+        await transport.send_all([memoryview(b"x")])
+        assert await receive(transport, 1) == b"x"
+        await transport.aclose()
+    assert asked == ["localhost"]
+
+
 async def test_port_without_tls_is_named() -> None:
     async with serving(None) as node:
         with pytest.raises(HandshakeError, match="does not speak TLS at this port"):
@@ -387,6 +400,19 @@ def test_key_given_as_a_path_is_hidden() -> None:
         )
     assert "ssl_keyfile" in str(caught.value)
     assert "TOPSECRETKEY" not in str(caught.value)
+
+
+def test_chain_in_a_wrong_order_is_explained() -> None:
+    one = AUTHORITY.issue_cert("a@test")
+    chain = [each.bytes().decode() for each in (*one.cert_chain_pems, AUTHORITY.cert_pem)]
+    given = {
+        "security_protocol": "SSL",
+        "ssl_cafile": PEM,
+        "ssl_keyfile": one.private_key_pem.bytes().decode(),
+    }
+    make_context(config(**given, ssl_certfile="".join(chain)))
+    with pytest.raises(ConfigurationError, match="the client's own must be the first"):
+        make_context(config(**given, ssl_certfile="".join(reversed(chain))))
 
 
 def test_wrong_or_locked_keys_are_explained() -> None:

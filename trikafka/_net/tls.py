@@ -58,8 +58,11 @@ class TlsTransport:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         offered = None if resumption is None else resumption.session
+        # A dot at the end makes a name absolute in DNS. Names in certificates and in TLS's
+        # extension for them (RFC 6066) have none.
+        name = node.host.removesuffix(".")
         self._tls = context.wrap_bio(
-            self._incoming, self._outgoing, server_hostname=node.host, session=offered
+            self._incoming, self._outgoing, server_hostname=name, session=offered
         )
         self._received = memoryview(bytearray(_RECEIVE))
         self._unsent: Views = ()  # ciphertext

@@ -274,7 +274,7 @@ def _load_key(context: ssl.SSLContext, config: ClientConfig) -> str:
         if "mismatch" not in reason and _is_locked(keyfile or certfile):
             return "the private key cannot be decrypted: ssl_password is wrong, or missing"
         if "mismatch" in reason:
-            return "the private key is not that of the certificate"
+            return "the private key is not that of the certificate" + _first_of(certfile)
         return "OpenSSL cannot read it as a certificate and its private key in PEM"
     except OSError as error:
         if error.errno == errno.ESPIPE:
@@ -285,6 +285,15 @@ def _load_key(context: ssl.SSLContext, config: ClientConfig) -> str:
     except ValueError:  # a null character in the path, a password that is too long
         return "a path or ssl_password has a form that OpenSSL does not take"
     return ""
+
+
+def _first_of(certfile: str) -> str:
+    """Return what to check where a key fits none but the first of several certificates."""
+    count = 0
+    with contextlib.suppress(OSError):
+        text = secret(certfile.encode() if _PEM in certfile else Path(certfile).read_bytes())
+        count = text.count(b"-----BEGIN CERTIFICATE-----")
+    return " (of several, the client's own must be the first)" if count > 1 else ""
 
 
 @contextmanager
