@@ -10,6 +10,7 @@ request). Ctrl-C does not interrupt the steps of writing a request.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from ..error_codes import ErrorCode
 from ..errors import (
     AuthenticationError,
     DamagedResponseError,
+    HandshakeError,
     KafkaConnectionError,
     ProtocolError,
     TrikafkaError,
@@ -35,11 +37,13 @@ from .decoding import LARGE, decoded
 from .in_flight import NO_LISTENER, ConnectionListener, ExpiryWatch, InFlightRequest, RequestQueue
 from .misrouting import MisroutingCheck
 from .reasons import waiting_for
-from .session import Authenticate, Session
+from .retry import Retry
+from .session import Authenticate, CredentialsUnavailableError, Session
 from .transport import STREAM_ERRORS, FrameReader, Transport
 
 _MOST_IN_FLIGHT = 100
 _CLOSED = ConnectionError("it was closed")
+_log = logging.getLogger("trikafka.brokers")
 
 
 class Connection:
@@ -297,14 +301,32 @@ class Connection:
         # SASL requests there. So the queue holds them back (`RequestQueue.hold`), and SASL requests
         # pass them. It does so from the first SASL request on, and not while a token is being
         # fetched, which may take long (`_ask_again`).
+        #
+        # Without credentials the broker has not been asked, and the session goes on. A token
+        # endpoint that is away for a moment must not cost the connection and what is in flight on
+        # it, so the credentials are asked for again until the session ends.
+        retry = Retry.to_reconnect(self._config)
         while True:
             authenticate = await self._session.ends()
             try:
                 self._session.granted(authenticate, await authenticate(self._ask_again, self.node))
                 self._enter(ConnectionState.READY)
+            except (CredentialsUnavailableError, HandshakeError) as error:
+                asked = self._state.current is not ConnectionState.READY
+                if asked or not self._session.postpone(retry.delay()):
+                    self._break(error)
+                    return
+                if retry.failures == 1:
+                    _log.warning(
+                        "the session with %s is not renewed yet, and is used until it ends: %s",
+                        self.node,
+                        error,
+                    )
+                continue
             except TrikafkaError as error:
                 self._break(error)
                 return
+            retry.reset()
             self._requests.release()
             self._flush(self._transport)
             self._wake.set()
@@ -321,7 +343,11 @@ class Connection:
         if self._state.current is ConnectionState.READY:
             self._state.enter(ConnectionState.REAUTHENTICATING)
             self._requests.hold()
-        return await self.request(message)
+        # The broker answers in order. It may hold a JoinGroup for minutes, and a Fetch for as long
+        # as it was asked to: only then does it read this request.
+        now = trio.current_time()
+        before = max((each.expires for each in self._requests.in_flight.values()), default=now)
+        return await self.request(message, self._config.request_timeout + max(0.0, before - now))
 
     def _newest_common(self, message: ApiMessage | RawRequest) -> int:
         """Return the newest version that both sides support.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -40,21 +41,30 @@ class Authenticate(Protocol):
 class Session:
     """The session of one connection."""
 
-    __slots__ = ("_authenticate", "_changed", "_renew_at")
+    __slots__ = ("_authenticate", "_changed", "_ends_at", "_renew_at")
 
     def __init__(self) -> None:
         self._authenticate: Authenticate | None = None
         self._renew_at: float | None = None
+        self._ends_at = math.inf
         self._changed = trio.Event()
 
     def granted(self, authenticate: Authenticate, lifetime: float | None) -> None:
         """Record a session of ``lifetime`` seconds from now, granted to ``authenticate``."""
-        share = random.uniform(_EARLIEST, _LATEST)
+        share, now = random.uniform(_EARLIEST, _LATEST), trio.current_time()
         self._authenticate = authenticate
-        self._renew_at = (
-            None if lifetime is None else trio.current_time() + max(LEAST_SESSION, lifetime * share)
-        )
+        self._renew_at = None if lifetime is None else now + max(LEAST_SESSION, lifetime * share)
+        self._ends_at = math.inf if lifetime is None else now + lifetime
         self._changed.set()
+
+    def postpone(self, seconds: float) -> bool:
+        """Plan another authentication in ``seconds``, or at the end of the session.
+
+        Return False if the session has ended.
+        """
+        now = trio.current_time()
+        self._renew_at = min(now + seconds, self._ends_at)
+        return now < self._ends_at
 
     async def ends(self) -> Authenticate:
         """Wait until it is time to authenticate again; return the function for it."""
