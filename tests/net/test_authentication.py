@@ -13,6 +13,7 @@ import urllib.parse
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -201,6 +202,15 @@ async def test_refusal_of_the_broker_is_explained(
     assert not caught.value.retriable
 
 
+async def test_port_without_sasl_is_named() -> None:
+    async def ask(request: Any) -> Any:
+        assert isinstance(request, SaslHandshakeRequest)
+        return SimpleNamespace(error_code=34, mechanisms=[])
+
+    with pytest.raises(AuthenticationError, match="security_protocol without SASL_"):
+        await SaslAuthenticator(config(**PLAIN))(ask, NODE)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -323,9 +333,58 @@ async def test_failed_renewal_loses_what_is_in_flight(autojump_clock: MockClock)
         await broker.request()
         with pytest.raises(KafkaConnectionError, match="StopIteration") as caught:
             await asked.outcome()
-        assert 8.5 <= trio.current_time() <= 9.5
+        assert trio.current_time() == pytest.approx(10)  # no credentials until the session's end
         assert caught.value.retriable
         assert isinstance(caught.value.__cause__, AuthenticationError)
+
+
+@pytest.mark.parametrize("failure", [KafkaConnectionError("away"), OSError("away")])
+async def test_session_outlives_missing_credentials(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
+    """A token endpoint that is away for a moment costs no connection, and no request."""
+    asked, failed = 0, trio.Event()
+
+    async def credentials() -> tuple[str, str]:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            failed.set()
+        if 1 < asked < 6:
+            raise failure
+        return "alice", SECRET
+
+    settings = {
+        "sasl_plain_username": None,
+        "sasl_plain_password": None,
+        "sasl_credentials": credentials,
+    }
+    async with ready(100_000, **settings) as (line, broker):
+        waiting = line.ask(response_timeout=200)
+        request = await broker.request()
+        await failed.wait()
+        await broker.answer(request)
+        await waiting.outcome()
+        await broker.authenticate()
+        assert asked == 6
+        assert 85 < trio.current_time() < 100
+        assert not line.connection.broken
+    (warning,) = caplog.records
+    assert "is used until it ends: cannot authenticate" in warning.getMessage()
+    assert "away" in warning.getMessage()
+
+
+async def test_renewal_waits_behind_a_long_request(autojump_clock: MockClock) -> None:
+    """Brokers answer in order, and hold a JoinGroup for longer than ``request_timeout_ms``."""
+    async with ready(10_000, request_timeout_ms=30_000) as (line, broker):
+        long = line.ask(response_timeout=300)
+        request = await broker.request()
+        await trio.sleep(299)
+        await broker.answer(request)
+        await long.outcome()
+        await broker.authenticate()
+        await wait_all_tasks_blocked()
+        assert not line.connection.broken
 
 
 async def test_connection_lost_while_reauthenticating(autojump_clock: MockClock) -> None:
@@ -430,7 +489,7 @@ async def test_endpoint_without_a_token_is_explained(answer: tuple[int, object],
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
 async def test_endpoint_in_trouble_is_retriable(status: int) -> None:
     with endpoint((status, "what"), (200, {"access_token": "x"})) as (url, _):
         tokens = ClientCredentials(config(**oauth(url)))
@@ -438,6 +497,51 @@ async def test_endpoint_in_trouble_is_retriable(status: int) -> None:
             await tokens.token()
         assert caught.value.retriable
         assert (await tokens.token()).value == "x"
+
+
+async def test_refused_token_is_not_offered_again() -> None:
+    """It may have been revoked long before the end of its life."""
+    said: list[bytes] = []
+
+    async def ask(request: Any) -> Any:
+        if isinstance(request, SaslHandshakeRequest):
+            return SimpleNamespace(error_code=0)
+        said.append(bytes(request.auth_bytes))
+        code = 58 if len(said) == 2 else 0
+        return SimpleNamespace(error_code=code, error_message="revoked", auth_bytes=b"")
+
+    answers = [(200, {"access_token": f"token-{at}", "expires_in": 3600}) for at in range(3)]
+    with endpoint(*answers) as (url, _):
+        authenticate = SaslAuthenticator(config(**oauth(url)))
+        await authenticate(ask, NODE)
+        with pytest.raises(AuthenticationError, match="revoked"):
+            await authenticate(ask, NODE)
+        await authenticate(ask, NODE)
+    assert [text.split(b"\1")[1] for text in said] == [
+        b"auth=Bearer token-0",
+        b"auth=Bearer token-0",
+        b"auth=Bearer token-1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "who", "hint"),
+    [
+        ({}, "me+%26+you", "sent URL-encoded .*=False sends them as they are"),
+        ({"sasl_oauth_header_urlencode": False}, "me & you", "sent as they are: .*=True"),
+        ({"sasl_oauth_client_id": "me"}, "me", None),
+    ],
+)
+async def test_encoding_of_the_client_is_a_setting(
+    more: dict[str, Any], who: str, hint: str | None
+) -> None:
+    """Endpoints do not agree on it (KIP-1025), which matters for some secrets."""
+    with endpoint((401, {"error": "invalid_client"})) as (url, asked):
+        with pytest.raises(HandshakeError, match=hint) as caught:
+            await ClientCredentials(config(**oauth(url, **more))).token()
+    assert asked[0]["who"] == f"{who}:{SECRET}"
+    assert ("sasl_oauth_header_urlencode" in str(caught.value)) is (hint is not None)
+    assert SECRET not in str(caught.value)
 
 
 async def test_missing_endpoint_is_named() -> None:

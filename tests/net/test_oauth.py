@@ -169,6 +169,50 @@ async def test_impossible_lifetime_is_refused(lifetime: str) -> None:
             await ClientCredentials(config(**settings(server.url()))).token()
 
 
+def jwt(claims: object) -> str:
+    parts = [json.dumps(each).encode() for each in ({"alg": "none"}, claims)]
+    texts = [base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts]
+    return ".".join([*texts, "x"])
+
+
+@pytest.mark.parametrize(
+    ("token", "kept"),
+    [
+        (jwt({"exp": 2_000}), 800),
+        (jwt({"exp": 999.5}), 0),
+        (jwt({"exp": "soon"}), 240),
+        (jwt([1]), 240),
+        ("a.\xff.b", 240),
+        ("opaque", 240),
+    ],
+)
+async def test_life_of_a_token_is_in_its_claims(
+    monkeypatch: pytest.MonkeyPatch, token: str, kept: int
+) -> None:
+    """An endpoint need not say ``expires_in``."""
+    now, requests = 1_000.0, []
+    monkeypatch.setattr("trikafka._net.oauth.time.monotonic", lambda: now)
+    monkeypatch.setattr("trikafka._net.oauth.time.time", lambda: 1_000.0)
+    with serving(says({"access_token": token})) as server:
+        tokens = ClientCredentials(config(**settings(server.url())))
+        for after in (0, kept - 1, kept + 1):
+            now = 1_000.0 + max(0, after)
+            with contextlib.suppress(AuthenticationError):
+                await tokens.token()
+            requests.append(len(server.requests))
+    assert requests == ([1, 1, 2] if kept else [1, 2, 3])
+
+
+async def test_cut_response_is_retriable() -> None:
+    def serve(opened: socket.socket, server: Server) -> None:
+        server.read(opened)
+        opened.sendall(b'HTTP/1.0 200 OK\r\nContent-Length: 40\r\n\r\n{"access_to')
+
+    with serving(serve) as server:
+        with pytest.raises(CredentialsUnavailableError, match="within its response"):
+            await ClientCredentials(config(**settings(server.url()))).token()
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, "", "\xff", '{"access_token": 5}'])
 async def test_response_without_a_token_is_refused(text: str) -> None:
     with serving(says(None, text)) as server:

@@ -42,6 +42,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "sasl_oauth_client_secret": (SECRET, OAUTH),
     "sasl_oauth_scope": ("kafka", OAUTH),
     "sasl_oauth_cafile": ("ca.pem", OAUTH),
+    "sasl_oauth_header_urlencode": (False, OAUTH),
     "sasl_oauth_grant_type": ("jwt-bearer", OAUTH),
     "sasl_oauth_assertion_private_key_file": ("me.key", OAUTH),
     "sasl_oauth_assertion_private_key_passphrase": (SECRET, OAUTH),

@@ -76,6 +76,8 @@ class SaslAuthenticator:
         for _ in range(_MOST_STEPS):
             response = await ask(SaslAuthenticateRequest(auth_bytes=said))
             if response.error_code:
+                if self._tokens is not None and isinstance(mechanism, OAuthBearer):
+                    self._tokens.refused(mechanism.token)
                 raise self._refused(response, node, who)
             challenge = bytes(response.auth_bytes or b"")
             said = await self._respond(node, mechanism, challenge)
@@ -93,7 +95,12 @@ class SaslAuthenticator:
                 f"{node} does not offer {self._name}; it offers: {offers} (sasl_mechanism)",
             )
         if response.error_code:
-            raise from_code(response.error_code, f"{node}, asked for {self._name}")
+            hint = (
+                "; a port without SASL answers so: security_protocol without SASL_"
+                if response.error_code == ErrorCode.ILLEGAL_SASL_STATE
+                else ""
+            )
+            raise from_code(response.error_code, f"{node}, asked for {self._name}{hint}")
 
     async def _mechanism(self, node: Node) -> tuple[Mechanism, str]:
         """Return the mechanism for one authentication, and the user's name as errors show it."""
@@ -149,7 +156,7 @@ class SaslAuthenticator:
         config = self._config
         return Kerberos(
             config.sasl_kerberos_service_name,
-            node.host,
+            node.host.removesuffix("."),  # the dot of an absolute name in DNS
             config.sasl_kerberos_principal,
             config.sasl_kerberos_keytab,
         )

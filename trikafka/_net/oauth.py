@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterable
 from typing import Any
 
 import trio
@@ -40,7 +41,9 @@ _MOST_BYTES = 1 << 20
 #: known before the broker would be blamed.
 _SHARE = 0.8
 #: Statuses of HTTP after which the same request may succeed.
-_TOO_MANY, _ITS_OWN_FAULT = 429, 500
+_TOO_SLOW, _TOO_MANY, _ITS_OWN_FAULT = 408, 429, 500
+#: Statuses of HTTP for a client that the endpoint does not know.
+_WRONG_CLIENT = (400, 401)
 _DEFAULT_LIFETIME = 300.0
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _log = logging.getLogger("trikafka.brokers")
@@ -113,6 +116,14 @@ class ClientCredentials:
                 _log.warning("the token before is used until it expires: %s", error)
             return self._token
 
+    def refused(self, token: str) -> None:
+        """Forget a token that a broker has refused: the next authentication gets a new one."""
+        # It may have been revoked, or its issuer has changed its keys. Kept, it would be offered
+        # and refused for the rest of its life.
+        if token == self._token.value:
+            self._token = OAuthToken("")
+            self._expires_at = 0.0
+
     async def _renew(self) -> None:
         exchange = Exchange(self._limit)
         answer: tuple[OAuthToken, float] | TrikafkaError
@@ -160,14 +171,23 @@ class ClientCredentials:
         place = _place(self._url)
         try:
             with exchange.open(self._request(), self._context()) as response:
-                return self._read(json.loads(response.read(_MOST_BYTES)))
+                content = secret(response.read(_MOST_BYTES))
+                if response.length and len(content) < _MOST_BYTES:
+                    raise http.client.IncompleteRead(b"", response.length)
+                return self._read(json.loads(content))
         except ConfigurationError as error:
             return HandshakeError(f"the token endpoint {place} was not asked: {error}")
         except urllib.error.HTTPError as error:
             with error:
                 text = f"the token endpoint {place} refused: {_reason(error)}"
-            transient = error.code == _TOO_MANY or error.code >= _ITS_OWN_FAULT
+            if error.code in _WRONG_CLIENT:
+                text += self._encoding()
+            transient = error.code in (_TOO_SLOW, _TOO_MANY) or error.code >= _ITS_OWN_FAULT
             return CredentialsUnavailableError(text) if transient else HandshakeError(text)
+        except http.client.IncompleteRead:
+            return CredentialsUnavailableError(
+                f"the token endpoint {place} closed the connection within its response"
+            )
         except OSError as error:
             why = getattr(error, "reason", None) or error
             if isinstance(why, ssl.SSLCertVerificationError):
@@ -193,25 +213,60 @@ class ClientCredentials:
         if config.sasl_oauth_scope is not None:
             fields["scope"] = config.sasl_oauth_scope
         if config.sasl_oauth_client_id is not None:
-            pair = (config.sasl_oauth_client_id, config.sasl_oauth_client_secret or "")
-            words = ":".join(map(urllib.parse.quote_plus, pair))
+            pair: Iterable[str] = self._client()
+            if config.sasl_oauth_header_urlencode:
+                pair = map(urllib.parse.quote_plus, pair)
+            words = ":".join(pair)
             headers["Authorization"] = f"Basic {base64.b64encode(words.encode()).decode()}"
         return urllib.request.Request(self._url, urllib.parse.urlencode(fields).encode(), headers)
+
+    def _client(self) -> tuple[str, str]:
+        config = self._config
+        return config.sasl_oauth_client_id or "", config.sasl_oauth_client_secret or ""
+
+    def _encoding(self) -> str:
+        """Return how id and secret were sent, if that matters: endpoints do not agree on it."""
+        if all(urllib.parse.quote_plus(part) == part for part in self._client()):
+            return ""
+        if self._config.sasl_oauth_header_urlencode:
+            return (
+                "; the client's id and secret were sent URL-encoded (RFC 6749): "
+                "sasl_oauth_header_urlencode=False sends them as they are"
+            )
+        return (
+            "; the client's id and secret were sent as they are: "
+            "sasl_oauth_header_urlencode=True sends them URL-encoded (RFC 6749)"
+        )
 
     def _read(self, answer: Any) -> tuple[OAuthToken, float] | HandshakeError:
         place = _place(self._url)
         if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
             return HandshakeError(f"the token endpoint {place} answered without an access_token")
+        token = secret(answer["access_token"])
         lifetime = math.nan
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            lifetime = float(answer.get("expires_in") or _DEFAULT_LIFETIME)
+            lifetime = float(answer.get("expires_in") or _life_of(token))
         # NaN and infinity, which Python's JSON reads, would keep a token for ever.
         if not math.isfinite(lifetime) or lifetime < 0:
             return HandshakeError(
                 f"the token endpoint {place} answered with an expires_in that is no number of "
                 "seconds"
             )
-        return OAuthToken(secret(answer["access_token"])), lifetime
+        return OAuthToken(token), lifetime
+
+
+def _life_of(token: str) -> float:
+    """Return the seconds until a token expires by its own claim, or the usual ones without it.
+
+    An endpoint need not say ``expires_in`` (RFC 6749, section 5.1). Most tokens are JSON web
+    tokens, which the brokers take for expired after the time of the claim ``exp``.
+    """
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        return max(0.0, float(claims["exp"]) - time.time())
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+        return _DEFAULT_LIFETIME
 
 
 def _is_in_the_clear(url: str) -> bool:

@@ -131,13 +131,14 @@ class OAuthBearer:
             "\1" in part for pair in extensions.items() for part in pair
         ):
             raise ValueError("an extension cannot be called 'auth' or hold \\x01")
-        self._token = token
+        #: The token, which hides itself if the caller's does.
+        self.token = token
         self._extensions = extensions
 
     def first(self) -> bytes:
         """Return the token and the extensions."""
         pairs = "".join(f"{name}={value}\1" for name, value in self._extensions.items())
-        return f"n,,\1auth=Bearer {self._token}\1{pairs}\1".encode()
+        return f"n,,\1auth=Bearer {self.token}\1{pairs}\1".encode()
 
     def respond(self, challenge: bytes) -> bytes | None:
         """Return the acknowledgement of a refusal; ``None`` if the challenge is empty.

@@ -272,7 +272,6 @@ JAVA: Mapping[str, PropertyRule] = {
     "sasl.oauthbearer.allow.unverified.": _BROKER_CHECKS,
     "sasl.oauthbearer.clock.skew.seconds": _BROKER_CHECKS,
     "sasl.oauthbearer.expected.": _BROKER_CHECKS,
-    "sasl.oauthbearer.header.urlencode": _anyway("false"),
     "sasl.oauthbearer.jwks.endpoint.": _BROKER_CHECKS,
     "sasl.oauthbearer.jwt.validator.class": _anyway(
         f"{_OAUTH}.DefaultJwtValidator", f"{_OAUTH}.ClientJwtValidator"

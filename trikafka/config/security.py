@@ -145,6 +145,12 @@ class SecurityConfig:
         java="sasl.oauthbearer.client.credentials.client.secret",
         secret=True,
     )
+    sasl_oauth_header_urlencode: bool = setting(
+        True,
+        "the client's id and secret are sent URL-encoded (RFC 6749); False: as they are, as by "
+        "Java's client without this setting",
+        java="sasl.oauthbearer.header.urlencode",
+    )
     sasl_oauth_grant_type: Literal["client_credentials", "jwt-bearer"] = setting(
         "client_credentials",
         "the grant: the client's id and secret, or an assertion that the client signs (KIP-1139)",
@@ -367,7 +373,12 @@ class SecurityConfig:
         begins = "sasl_oauth_assertion_"
         own = [name for name in given if name.startswith(begins)]
         if self.sasl_oauth_token_provider is not None:
-            for name in ("sasl_oauth_cafile", "sasl_oauth_grant_type", *own):
+            for name in (
+                "sasl_oauth_cafile",
+                "sasl_oauth_grant_type",
+                "sasl_oauth_header_urlencode",
+                *own,
+            ):
                 if name in given:
                     raise ConfigurationError(
                         f"{name} is for sasl_oauth_token_endpoint_url: a token provider has its own"

@@ -92,6 +92,10 @@ class ClientSettings(TypedDict, total=False):
     """The client's secret at the token endpoint. Java's name:
     sasl.oauthbearer.client.credentials.client.secret. Default: None."""
 
+    sasl_oauth_header_urlencode: bool
+    """The client's id and secret are sent URL-encoded (RFC 6749); False: as they are, as by Java's
+    client without this setting. Java's name: sasl.oauthbearer.header.urlencode. Default: True."""
+
     sasl_oauth_grant_type: Literal["client_credentials", "jwt-bearer"]
     """The grant: the client's id and secret, or an assertion that the client signs (KIP-1139).
     Default: "client_credentials"."""
