@@ -362,7 +362,8 @@ async def test_session_outlives_missing_credentials(
     async with ready(100_000, **settings) as (line, broker):
         waiting = line.ask(response_timeout=200)
         request = await broker.request()
-        await failed.wait()
+        with trio.fail_after(100):
+            await failed.wait()
         await broker.answer(request)
         await waiting.outcome()
         await broker.authenticate()

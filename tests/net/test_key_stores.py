@@ -121,6 +121,34 @@ async def test_store_of_openssl_is_read(tmp_path: Path) -> None:
     await secured(AUTHORITY, ssl_certfile=str(store), ssl_password=PASSWORD)
 
 
+def test_store_with_several_keys_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cryptography package reads the first one; Java's client would choose."""
+    both = tmp_path / "both.p12"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        keytool(
+            "-importkeystore",
+            "-srckeystore",
+            str(openssl_store(tmp_path / name, *identity())),
+            "-srcstorepass",
+            PASSWORD,
+            "-srcalias",
+            "1",
+            "-destalias",
+            name,
+            "-destkeystore",
+            str(both),
+        )
+    given = {"security_protocol": "SSL", "ssl_cafile": PEM, "ssl_password": PASSWORD}
+    make_context(AdminConfig.build({**given, "ssl_certfile": str(tmp_path / "one/me.p12")}))
+    assert not caplog.records
+    make_context(AdminConfig.build({**given, "ssl_certfile": str(both)}))
+    (warning,) = caplog.records
+    assert "several private keys: that of" in warning.getMessage()
+
+
 def test_unusable_stores_are_explained(trust_store: Path, tmp_path: Path) -> None:
     store = openssl_store(tmp_path, *identity())
     keytool(
@@ -340,6 +368,32 @@ async def test_key_as_text_touches_no_disk(
     # Files that earlier tests left open may be closed meanwhile, so only new ones count.
     assert not open_files() - open_before
     await secured(AUTHORITY, **settings)
+
+
+@pytest.mark.parametrize(
+    "reshaped",
+    [
+        lambda text: text.replace("\n", "\\n"),
+        lambda text: text.replace("\n", " "),
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\n".join("    " + line for line in text.splitlines()),
+    ],
+)
+async def test_lines_of_pem_text_may_be_lost(reshaped: Any) -> None:
+    """As in an environment, a properties file or a file of YAML."""
+    certificate, key = identity()
+    both = OTHER.cert_pem.bytes().decode() + PEM
+    for given in (
+        {"ssl_certfile": reshaped(certificate), "ssl_keyfile": reshaped(key)},
+        {"ssl_certfile": reshaped(key + certificate)},
+    ):
+        await secured(AUTHORITY, ssl_cafile=reshaped(both), **given)
+    loaded: Any = serialization.load_pem_private_key(key.encode(), None)
+    encryption = serialization.BestAvailableEncryption(PASSWORD.encode())
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    old = loaded.private_bytes(serialization.Encoding.PEM, form, encryption).decode()
+    assert "DEK-Info: " in old
+    await secured(AUTHORITY, ssl_certfile=certificate, ssl_keyfile=old, ssl_password=PASSWORD)
 
 
 @pytest.mark.parametrize("piped", [False, True])

@@ -12,6 +12,7 @@ from typing import Any
 from ..config import ClientConfig
 from ..config.secrets import plain, secret
 from ..errors import ConfigurationError
+from .tls_context import pem_lines
 
 _PEM = "-----BEGIN "
 _KEY, _FILE = "sasl_oauth_assertion_private_key_file", "sasl_oauth_assertion_file"
@@ -90,7 +91,7 @@ def _key(config: ClientConfig) -> Any:
 
     given = config.sasl_oauth_assertion_private_key_file or ""
     password = config.sasl_oauth_assertion_private_key_passphrase
-    text = given if _PEM in given else _read(_KEY, given)
+    text = pem_lines(given) if _PEM in given else _read(_KEY, given)
     wrong = f"{_KEY}: this is not a private key in PEM, or it is damaged"
     if "ENCRYPTED" in text:
         passphrase = "sasl_oauth_assertion_private_key_passphrase"

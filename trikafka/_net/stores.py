@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,10 @@ _OF_JAVA = (jks.MAGIC, _JCEKS)
 #: The first bytes of DER: a sequence of more than 127 bytes. The second byte does not occur in
 #: ASCII text.
 _DER = tuple(bytes([0x30, 0x80 | length]) for length in range(5))
+#: The object identifier of an encrypted private key in a PKCS12 store, which is itself not
+#: encrypted.
+_SHROUDED_KEY = bytes.fromhex("060b2a864886f70d010c0a0102")
+_log = logging.getLogger("trikafka.brokers")
 
 
 def is_store(content: bytes) -> bool:
@@ -50,6 +55,13 @@ def identity(content: bytes, password: str | None) -> str:
     key, certificate, more = _load(content, password)
     if key is None or certificate is None:
         raise ConfigurationError("the PKCS12 store holds no private key with a certificate")
+    if content.count(_SHROUDED_KEY) > 1:
+        # Java's client chooses by the authorities that the broker names, OpenSSL has one key.
+        _log.warning(
+            "the PKCS12 store of ssl_certfile holds several private keys: that of %s is used; "
+            "export the one that is meant into a store of its own",
+            certificate.subject.rfc4514_string(),
+        )
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import ssl
 import threading
 import time
@@ -26,6 +27,10 @@ from . import stores
 from .tickets import Tickets
 
 _PEM = "-----BEGIN "
+#: One object in PEM text.
+_BLOCK = re.compile(
+    r"(?:\\n|[ \t])*(-----BEGIN ([A-Z0-9 ]+)-----)(.*?)(-----END \2-----)", re.DOTALL
+)
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _log = logging.getLogger("trikafka.brokers")
 
@@ -305,13 +310,33 @@ def _as_file(given: str) -> Iterator[str]:
     """
     if _PEM not in given:
         yield given
-    elif hasattr(os, "memfd_create"):
+        return
+    content = secret(pem_lines(given).encode())
+    if hasattr(os, "memfd_create"):
         with open(os.memfd_create("trikafka"), "wb", buffering=0) as memory:
-            memory.write(given.encode())
+            memory.write(content)
             yield f"/proc/self/fd/{memory.fileno()}"
     else:
-        with _piped(given.encode()) as path:
+        with _piped(content) as path:
             yield path
+
+
+def pem_lines(text: str) -> str:
+    r"""Return PEM text whose lines are those that OpenSSL reads.
+
+    From an environment or a properties file the text often comes in one line, with blanks or the
+    letters ``\n`` in place of the ends of lines. Java's client reads the former.
+    """
+
+    def block(found: re.Match[str]) -> str:
+        begin, _, content, end = found.groups()
+        if ":" in content:  # headers of the old kind of encrypted key: their lines matter
+            return secret(found[0])
+        letters = secret("".join(content.replace("\\n", " ").split()))
+        rows = [letters[at : at + 64] for at in range(0, len(letters), 64)]
+        return secret("\n".join([begin, *rows, end, ""]))
+
+    return secret(_BLOCK.sub(block, text))
 
 
 @contextmanager
