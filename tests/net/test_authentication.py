@@ -304,16 +304,17 @@ async def test_reauthentication_alone_counts_as_idle(autojump_clock: MockClock) 
 
 
 async def test_failed_renewal_ends_the_connection(autojump_clock: MockClock) -> None:
-    """The error has the broker's reason."""
+    """The error has the broker's reason; the next connection may have other credentials."""
     async with ready(10_000) as (line, broker):
         broker.refuse = "the password has changed"
         line.nursery.start_soon(broker.authenticate)
         await trio.sleep_until(9.5)
         asked = line.ask()
-        with pytest.raises(AuthenticationError, match="the password has changed"):
+        with pytest.raises(KafkaConnectionError, match="the password has changed") as caught:
             await asked.outcome()
+        assert isinstance(caught.value.__cause__, AuthenticationError)
         assert line.connection.broken
-        with pytest.raises(AuthenticationError, match="the password has changed"):
+        with pytest.raises(KafkaConnectionError, match="the password has changed"):
             await line.connection.request(metadata_request())
 
 

@@ -173,3 +173,56 @@ async def test_new_token_is_tried_soon(autojump_clock: Clock) -> None:
             await trio.sleep(2)
             await producer.send("t", b"y")
         assert values(cluster) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("good_later", [True, False])
+async def test_refused_renewal_costs_no_record(autojump_clock: Clock, good_later: bool) -> None:
+    """The next connection asks for a token of its own. Only that one's refusal is an error."""
+    tokens = 0
+
+    async def shake(request: Any, default: Default) -> Any:
+        return respond(request, error_code=0, mechanisms=["OAUTHBEARER"])
+
+    async def authenticate(request: Any, default: Default) -> Any:
+        refused = renewing and not (good_later and b"Bearer new" in bytes(request.auth_bytes))
+        if refused:
+            renewals.append(trio.current_time())
+            await trio.sleep(2)  # meanwhile other requests wait
+        return respond(
+            request,
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED if refused else 0,
+            error_message="revoked" if refused else None,
+            auth_bytes=b"",
+            session_lifetime_ms=100_000,
+        )
+
+    async def provider() -> str:
+        nonlocal tokens
+        tokens += 1
+        return "new" if renewals else "old"
+
+    renewing, renewals = False, list[float]()
+    oauth: dict[str, Any] = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.offer("SaslHandshake", (0, 1))
+        cluster.offer("SaslAuthenticate", (0, 2))
+        cluster.on("SaslHandshake", shake)
+        cluster.on("SaslAuthenticate", authenticate)
+        async with opened(cluster, security_protocol="SASL_PLAINTEXT", **oauth) as producer:
+            await producer.send("t", b"x")
+            renewing, sent = True, 0
+
+            async def send_on() -> None:
+                nonlocal sent
+                while trio.current_time() < 110:
+                    await producer.send("t", b"y")
+                    sent += 1
+                    await trio.sleep(0.5)
+
+            if not good_later:
+                with pytest.raises(AuthenticationError, match="revoked"):
+                    await send_on()
+                return
+            await send_on()
+            assert 85 < renewals[0] < 95
+        assert values(cluster) == [b"x", *[b"y"] * sent]

@@ -595,30 +595,26 @@ class Connection:
             self._state.enter(ConnectionState.CLOSED, self.failure)
             self._scope.cancel()
         for request in self._requests.clear():
-            request.lost(self._lost(request))
+            request.lost(self._lost())
             self._settle(request)
         callbacks = self._on_end
         self._on_end = []
         for callback in callbacks:
             callback(self._lost())
 
-    def _lost(self, request: InFlightRequest | None = None) -> Exception:
+    def _lost(self) -> Exception:
         """Return a fresh error for one caller: why the connection is gone.
 
         When a connection that was in use ends, the broker may have carried out a request whose
         response is missing, whatever the cause. So the error is a retriable
-        :exc:`KafkaConnectionError`, and the next connection shows whether the cause persists. A
-        refusal of the credentials is raised itself only while the connection is being made, or to a
-        request of which no byte was written.
+        :exc:`KafkaConnectionError`, and the next connection shows whether the cause persists: it
+        may get another token or password. A refusal of the credentials is raised itself only while
+        the connection is being made.
         """
         cause = self._failure
         if isinstance(cause, DamagedResponseError):
             return again(cause)
-        if isinstance(cause, AuthenticationError) and (
-            request is None or request.unsent or not self._used
-        ):
-            return again(cause)
-        if isinstance(cause, ProtocolError) and not self._used:
+        if isinstance(cause, AuthenticationError | ProtocolError) and not self._used:
             return again(cause)
         why = f": {cause}" if cause is not None and str(cause) else ""
         error = KafkaConnectionError(f"lost the connection to {self.node}{why}")
