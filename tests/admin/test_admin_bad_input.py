@@ -14,9 +14,11 @@ import trio.testing
 import trikafka
 from trikafka import (
     AclBinding,
+    BrokerResponseError,
     ConfigChange,
     ConfigResource,
     ConfigurationError,
+    ErrorCode,
     NewTopic,
     QuotaEntity,
     ScramPassword,
@@ -198,3 +200,22 @@ def test_rule_that_never_applies_is_refused(host: str, address: str | None) -> N
     with pytest.raises(ConfigurationError, match=f"write the address '{host}' as '{address}'"):
         checked_bindings([rule])
     assert broker_address(host) == address
+
+
+async def test_error_names_all_brokers(autojump_clock: trio.testing.MockClock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin,
+    ):
+
+        async def refuse(request: Any, default: Any) -> Any:
+            response = await default()
+            response.responses[0].error_code = ErrorCode.INVALID_CONFIG
+            response.responses[0].error_message = "no such value"
+            return response
+
+        cluster.on("IncrementalAlterConfigs", refuse)
+        with pytest.raises(BrokerResponseError, match=r"all brokers \(no such value\)"):
+            await admin.alter_configs({ConfigResource("broker", ""): {"x": 1}})

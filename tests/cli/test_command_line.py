@@ -124,6 +124,10 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("cluster", "feature"), "did you mean 'trikafka cluster features'?"),
         (("configs", "get", "orders"), "did you mean 'trikafka configs get topic orders'?"),
         (("configs", "set", "topics", "x"), "did you mean 'topic'?"),
+        (
+            ("configs", "set", "group", "consumer.session.timeout.ms=5", "a.b=6"),
+            "which group? 'consumer.session.timeout.ms=5' is a setting",
+        ),
         (("consume", "t", "--value-format", "hxe"), "did you mean 'hex'?"),
         (("elect",), "did you mean 'topics elect'"),
         (("lag",), "did you mean 'groups lag'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -126,6 +127,9 @@ def set_(
     For what all brokers share, write '' as the name. With --delete and without --execute nothing is
     changed: the brokers check the changes, and the table shows what would be.
     """
+    # A group or a metrics subscription of such a name would be made in silence.
+    if name is not None and re.match(r"[a-z.]+=", name):
+        raise click.UsageError(f"which {kind}? {name!r} is a setting: its {kind} comes before it")
     resource = _resource(kind, name)
     wanted: dict[str, str | None] = dict(changes)
     if both := [each for each in gone if each in wanted]:

@@ -24,7 +24,7 @@ from ...errors import (
     from_code,
     topic_error,
 )
-from .messages import collection_of, named
+from .messages import collection_of, words
 from .routing import Parts, Place, Routing
 from .types import checked_value, config_text
 
@@ -309,7 +309,7 @@ def error_of(result: Any, operation: str) -> TrikafkaError | None:
     resource = resource_of(result)
     if resource.type == "topic" and result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return topic_error(result.error_code, resource.name, make=False)
-    what = named(resource.type.replace("_", " "), resource.name, result.error_message)
+    what = f"{resource}{words(result.error_message)}"
     return from_code(result.error_code, what, operation=operation)
 
 
