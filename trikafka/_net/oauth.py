@@ -262,7 +262,7 @@ def _life_of(token: str) -> float:
     tokens, which the brokers take for expired after the time of the claim ``exp``.
     """
     try:
-        part = token.split(".")[1]
+        part = secret(token.split(".")[1])
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
         return max(0.0, float(claims["exp"]) - time.time())
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError):

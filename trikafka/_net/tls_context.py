@@ -329,12 +329,11 @@ def pem_lines(text: str) -> str:
     """
 
     def block(found: re.Match[str]) -> str:
-        begin, _, content, end = found.groups()
-        if ":" in content:  # headers of the old kind of encrypted key: their lines matter
+        if ":" in found[3]:  # headers of the old kind of encrypted key: their lines matter
             return secret(found[0])
-        letters = secret("".join(content.replace("\\n", " ").split()))
-        rows = [letters[at : at + 64] for at in range(0, len(letters), 64)]
-        return secret("\n".join([begin, *rows, end, ""]))
+        letters = secret("".join(found[3].replace("\\n", " ").split()))
+        rows = secret([letters[at : at + 64] for at in range(0, len(letters), 64)])
+        return secret("\n".join([found[1], *rows, found[4], ""]))
 
     return secret(_BLOCK.sub(block, text))
 
