@@ -1,8 +1,10 @@
-/* CRC-32C (Castagnoli): by the processor where it has an instruction for it, else by tables. For both compiled parts of trikafka.
+/* CRC-32C (Castagnoli), by the processor's instruction where it has one, else by tables. Both
+compiled parts of trikafka use this file.
 
-The instruction has a latency of three cycles, and one can begin in each: so long data is cut into three lanes, which are computed
-side by side and then joined. To join them is to find what the sum of the first becomes when as many zeros follow as the second
-has bytes. That is linear in the 32 bits of the sum, so that four tables of 256 entries do it for one length of the lanes. */
+The instruction has a latency of three cycles, and one can begin in each cycle. So long data is cut
+into three lanes, which are computed side by side and then joined. Joining two lanes needs the sum
+of the first lane followed by as many zeros as the second lane has bytes. This is a linear function
+of the 32 bits of the sum, so four tables of 256 entries compute it for one length of the lanes. */
 
 #ifndef TRIKAFKA_CRC32C_H
 #define TRIKAFKA_CRC32C_H
@@ -11,13 +13,13 @@ has bytes. That is linear in the 32 bits of the sum, so that four tables of 256 
 #include <stdint.h>
 #include <string.h>
 
-#define CRC32C_LONG 4096 /* bytes of a lane; the second length is for what is left */
+#define CRC32C_LONG 4096 /* bytes of a lane; the short lanes take the rest of the data */
 #define CRC32C_SHORT 256
 
 static uint32_t crc32c_tables[8][256];
 static uint32_t crc32c_past_long[4][256], crc32c_past_short[4][256];
 
-/* What `zeros` bytes of zero make of a sum. */
+/* Make the tables that continue a sum over `zeros` bytes of zero. */
 static void crc32c_make_past(uint32_t past[4][256], size_t zeros) {
     uint32_t of_bit[32];
     for (int bit = 0; bit < 32; bit++) {
@@ -34,7 +36,7 @@ static void crc32c_make_past(uint32_t past[4][256], size_t zeros) {
         }
 }
 
-/* Must be called before anything else. */
+/* Make the tables. Must be called before any other function. */
 static void crc32c_prepare(void) {
     for (int n = 0; n < 256; n++) {
         uint32_t sum = (uint32_t)n;
@@ -53,10 +55,12 @@ static void crc32c_prepare(void) {
 static uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *at, size_t size) {
     crc = ~crc;
     for (; size >= 8; at += 8, size -= 8) {
-        crc ^= (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-        crc = crc32c_tables[7][crc & 0xFF] ^ crc32c_tables[6][crc >> 8 & 0xFF] ^ crc32c_tables[5][crc >> 16 & 0xFF]
-            ^ crc32c_tables[4][crc >> 24] ^ crc32c_tables[3][at[4]] ^ crc32c_tables[2][at[5]] ^ crc32c_tables[1][at[6]]
-            ^ crc32c_tables[0][at[7]];
+        crc ^= (uint32_t)at[0] | (uint32_t)at[1] << 8;
+        crc ^= (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        crc = crc32c_tables[7][crc & 0xFF] ^ crc32c_tables[6][crc >> 8 & 0xFF]
+            ^ crc32c_tables[5][crc >> 16 & 0xFF] ^ crc32c_tables[4][crc >> 24]
+            ^ crc32c_tables[3][at[4]] ^ crc32c_tables[2][at[5]]
+            ^ crc32c_tables[1][at[6]] ^ crc32c_tables[0][at[7]];
     }
     for (; size; at++, size--) crc = crc >> 8 ^ crc32c_tables[0][(crc ^ *at) & 0xFF];
     return ~crc;
@@ -65,7 +69,7 @@ static uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *at, size_t size) {
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
 #include <nmmintrin.h>
-#ifdef __clang__ /* which has the instruction apart from the others */
+#ifdef __clang__ /* has this instruction as a feature of its own */
 #define CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
 #else
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
@@ -85,7 +89,8 @@ static int crc32c_processor_can(void) {
 #define CRC32C_BYTE(sum, byte) __crc32cb(sum, byte)
 static int crc32c_processor_can(void) { return 1; }
 #elif defined(__aarch64__) && defined(__linux__) && defined(__GNUC__) && !defined(__AARCH64EB__)
-/* The compiler was not told that there is the instruction: the kernel knows, and the assembler can be told. */
+/* The compiler's options do not say that the processor has the instruction. The kernel knows, and
+   the assembler accepts the instruction by name. */
 #include <sys/auxv.h>
 #define CRC32C_TARGET
 #define CRC32C_SUM uint32_t
@@ -99,13 +104,16 @@ static inline uint32_t crc32c_byte(uint32_t sum, uint8_t byte) {
 }
 #define CRC32C_WORD(sum, word) crc32c_word(sum, word)
 #define CRC32C_BYTE(sum, byte) crc32c_byte(sum, byte)
-static int crc32c_processor_can(void) { return (getauxval(AT_HWCAP) & (1ul << 7)) != 0; /* HWCAP_CRC32 */ }
+static int crc32c_processor_can(void) {
+    return (getauxval(AT_HWCAP) & (1ul << 7)) != 0; /* HWCAP_CRC32 */
+}
 #endif
 
 #ifdef CRC32C_WORD
 
 static inline uint32_t crc32c_past(uint32_t past[4][256], uint32_t sum) {
-    return past[0][sum & 0xFF] ^ past[1][sum >> 8 & 0xFF] ^ past[2][sum >> 16 & 0xFF] ^ past[3][sum >> 24];
+    return past[0][sum & 0xFF] ^ past[1][sum >> 8 & 0xFF]
+        ^ past[2][sum >> 16 & 0xFF] ^ past[3][sum >> 24];
 }
 
 static inline uint64_t crc32c_load(const uint8_t *at) {
@@ -114,15 +122,18 @@ static inline uint64_t crc32c_load(const uint8_t *at) {
     return word;
 }
 
-/* Three lanes of `lane` bytes each. */
-CRC32C_TARGET static uint32_t crc32c_three(uint32_t sum, const uint8_t *at, size_t lane, uint32_t past[4][256]) {
+/* Continue a sum over three lanes of `lane` bytes each. */
+CRC32C_TARGET static uint32_t crc32c_three(
+    uint32_t sum, const uint8_t *at, size_t lane, uint32_t past[4][256]
+) {
     CRC32C_SUM first = sum, second = 0, third = 0;
     for (const uint8_t *end = at + lane; at < end; at += 8) {
         first = CRC32C_WORD(first, crc32c_load(at));
         second = CRC32C_WORD(second, crc32c_load(at + lane));
         third = CRC32C_WORD(third, crc32c_load(at + 2 * lane));
     }
-    return crc32c_past(past, crc32c_past(past, (uint32_t)first) ^ (uint32_t)second) ^ (uint32_t)third;
+    uint32_t joined = crc32c_past(past, (uint32_t)first) ^ (uint32_t)second;
+    return crc32c_past(past, joined) ^ (uint32_t)third;
 }
 
 CRC32C_TARGET static uint32_t crc32c_by_processor(uint32_t crc, const uint8_t *at, size_t size) {
@@ -139,7 +150,9 @@ CRC32C_TARGET static uint32_t crc32c_by_processor(uint32_t crc, const uint8_t *a
 #else
 
 static int crc32c_processor_can(void) { return 0; }
-static uint32_t crc32c_by_processor(uint32_t crc, const uint8_t *at, size_t size) { return crc32c_by_tables(crc, at, size); }
+static uint32_t crc32c_by_processor(uint32_t crc, const uint8_t *at, size_t size) {
+    return crc32c_by_tables(crc, at, size);
+}
 
 #endif
 #endif

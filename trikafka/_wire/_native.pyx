@@ -1,4 +1,5 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
 # cython: freethreading_compatible=True
 """The record path, compiled: the same interface, bytes, values and errors as ``_fallback.py``.
 
@@ -27,10 +28,13 @@ hold millions of them, they cannot be part of a cycle, and each collection would
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release,
+    PyObject_GetBuffer,
 )
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject
@@ -60,11 +64,14 @@ cdef extern from *:
 cdef extern from *:
     """
     #include <time.h>
-    static PyObject *new_of(PyObject *type, PyObject *none) { return ((PyTypeObject *)type)->tp_new((PyTypeObject *)type, none, NULL); }
+    static PyObject *new_of(PyObject *type, PyObject *none) {
+        return ((PyTypeObject *)type)->tp_new((PyTypeObject *)type, none, NULL);
+    }
     /* Milliseconds since the epoch; -1: the clock cannot be read. */
     static int64_t now_ms(void) {
         struct timespec now;
-        return timespec_get(&now, TIME_UTC) ? (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 : -1;
+        if (!timespec_get(&now, TIME_UTC)) return -1;
+        return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
     }
     """
     object new_of(object type, object none)

@@ -146,13 +146,18 @@ cdef class _Filler:
 
     cdef int copy_all(self, const Section *sections, Py_ssize_t count) noexcept nogil:
         """Copy the contents of ``count`` sections that :meth:`add_all` has checked."""
+        cdef const Place *places = <const Place *>self.places.data
         cdef Py_ssize_t index, last
         for index in range(count):
             last = sections[index + 1].first_row if index + 1 < count else self.at.count
             if self.at.key_size:
-                copy_fields(&sections[index], last, <Place *>self.places.data, <int32_t *>self.key_offsets.data, self.key_data.data, True)
+                copy_fields(
+                    &sections[index], last, places, <int32_t *>self.key_offsets.data,
+                    self.key_data.data, True,
+                )
             copy_fields(
-                &sections[index], last, <Place *>self.places.data, <int32_t *>self.value_offsets.data, self.value_data.data, False
+                &sections[index], last, places, <int32_t *>self.value_offsets.data,
+                self.value_data.data, False,
             )
         return self.copy_headers(sections, count) if self.at.header_count else OK
 
@@ -160,11 +165,13 @@ cdef class _Filler:
         cdef int32_t *starts = <int32_t *>self.header_offsets.data
         cdef const int32_t *value_offsets = <const int32_t *>self.value_offsets.data
         cdef const Place *places = <const Place *>self.places.data
+        cdef const uint8_t *begin
         cdef Headers at
         cdef Py_ssize_t index, row, last
         cdef int problem
         at.count = at.name_size = at.content_size = at.nulls = 0
-        at.most, at.name_room, at.content_room = self.at.header_count, self.at.name_size, self.at.content_size
+        at.most = self.at.header_count
+        at.name_room, at.content_room = self.at.name_size, self.at.content_size
         at.name_offsets, at.names = <int32_t *>self.name_offsets.data, self.names.data
         at.content_offsets, at.contents = <int32_t *>self.content_offsets.data, self.contents.data
         at.bits = <uint8_t *>self.content_bits.data
@@ -172,9 +179,9 @@ cdef class _Filler:
         for index in range(count):
             last = sections[index + 1].first_row if index + 1 < count else self.at.count
             for row in range(sections[index].first_row, last):
-                problem = copy_row_headers(
-                    &at, sections[index].start + places[row].value + (value_offsets[row + 1] - value_offsets[row]), sections[index].end
-                )
+                begin = sections[index].start + places[row].value
+                begin += value_offsets[row + 1] - value_offsets[row]
+                problem = copy_row_headers(&at, begin, sections[index].end)
                 if problem:
                     return problem
                 starts[row + 1] = <int32_t>at.count
@@ -223,7 +230,8 @@ cdef void clear_after(uint8_t *bits, Py_ssize_t count, Py_ssize_t size) noexcept
 
 
 cdef inline void copy_fields(
-    const Section *section, Py_ssize_t last, const Place *places, const int32_t *offsets, char *data, bint keys
+    const Section *section, Py_ssize_t last, const Place *places, const int32_t *offsets,
+    char *data, bint keys,
 ) noexcept nogil:
     """Copy the keys, or the values, of a section's rows up to ``last``."""
     cdef Py_ssize_t row
@@ -366,7 +374,8 @@ def fill(sections):
     with nogil:
         problem = filler.add_all(given.sections, given.count, &failed)
     if problem:
-        given.problem, given.refused, given.count = problem, given.sections[failed].min_offset, failed
+        given.problem, given.count = problem, failed
+        given.refused = given.sections[failed].min_offset
     filler.make_room()
     with nogil:
         changed = filler.copy_all(given.sections, given.count)

@@ -58,7 +58,9 @@ cdef class BatchEncoder:
 
     def __init__(self, compression="none", level=None):
         self.owner = None
-        self.codec = compression if isinstance(compression, codecs.Codec) else codecs.codec_named(compression)
+        if not isinstance(compression, codecs.Codec):
+            compression = codecs.codec_named(compression)
+        self.codec = compression
         self.level = level
         self.body = None
         self.length = self.room = 0
@@ -113,8 +115,9 @@ cdef class BatchEncoder:
     ) noexcept:
         """Write a record without its ``header_count`` headers of ``header_size`` bytes."""
         cdef int64_t delta = timestamp - self.first_timestamp if self.count else 0
-        cdef Py_ssize_t size = 1 + varint_size(delta) + varint_size(self.count) + varint_size(key_size)
-        size += varint_size(value_size) + varint_size(header_count) + header_size
+        cdef Py_ssize_t size = 1 + varint_size(delta) + varint_size(self.count)
+        size += varint_size(key_size) + varint_size(value_size)
+        size += varint_size(header_count) + header_size
         size += max(key_size, 0) + max(value_size, 0)
         at = write_varint(at, size)
         at[0] = 0
@@ -126,7 +129,11 @@ cdef class BatchEncoder:
 
     def append(self, int64_t timestamp_ms, key, value, headers=()):
         """Add a record (timestamp -1: none) and return its index in the batch."""
-        if headers or not (key is None or PyBytes_CheckExact(key)) or not (value is None or PyBytes_CheckExact(value)):
+        if (
+            headers
+            or not (key is None or PyBytes_CheckExact(key))
+            or not (value is None or PyBytes_CheckExact(value))
+        ):
             return self.append_any(timestamp_ms, plain(key), plain(value), headers or ())
         return self.append_plain(timestamp_ms, key, value)
 
@@ -150,32 +157,38 @@ cdef class BatchEncoder:
         cdef Py_ssize_t value_size = -1 if value is None else value_view.size
         cdef char *at
         encoded = b"".join([
-            _format.encode_field(name.encode()) + _format.encode_field(plain(content)) for name, content in headers
+            _format.encode_field(name.encode()) + _format.encode_field(plain(content))
+            for name, content in headers
         ])
         cdef Py_ssize_t header_size = len(encoded)
         at = self.begin(timestamp, max(key_size, 0) + max(value_size, 0) + header_size)
         at = self.write_start(
-            at, timestamp, <const char *>NULL if key is None else <const char *>key_view.data, key_size,
-            <const char *>NULL if value is None else <const char *>value_view.data, value_size, len(headers), header_size,
+            at, timestamp,
+            <const char *>NULL if key is None else <const char *>key_view.data, key_size,
+            <const char *>NULL if value is None else <const char *>value_view.data, value_size,
+            len(headers), header_size,
         )
         memcpy(at, PyBytes_AS_STRING(encoded), header_size)
         return self.finish(timestamp, at + header_size)
 
-    def extend_columns(self, columns, *, rows=None, Py_ssize_t start=0, stop=None, Py_ssize_t max_size=MAX_INT32):
+    def extend_columns(
+        self, columns, *, rows=None, Py_ssize_t start=0, stop=None, Py_ssize_t max_size=MAX_INT32,
+    ):
         """Add rows until ``size`` would exceed ``max_size``.
 
         See ``_fallback.BatchEncoder.extend_columns``.
         """
         cdef _View table = None if rows is None else _View(rows)
         cdef _View timestamps = _View(columns.timestamps)
-        cdef _BinaryView keys = _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
-        cdef _BinaryView values = _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
-        cdef _HeadersView headers = None if columns.header_offsets is None else _HeadersView(columns)
+        cdef _BinaryView keys = keys_of(columns)
+        cdef _BinaryView values = values_of(columns)
+        cdef _HeadersView headers = headers_view(columns)
         cdef Py_ssize_t count = min(<Py_ssize_t>columns.count, timestamps.size // 8)
         cdef Py_ssize_t limit = count if rows is None else table.size // 4
         cdef Py_ssize_t last = limit if stop is None else stop
         cdef Py_ssize_t position = start
         cdef Py_ssize_t row
+        cdef int64_t timestamp
         cdef Plain plain_rows
         if not 0 <= start <= last <= limit:
             raise ValueError(f"rows {start} to {last} of {limit}")
@@ -194,13 +207,14 @@ cdef class BatchEncoder:
             row = position if rows is None else (<const int32_t *>table.data)[position]
             if not 0 <= row < count:
                 raise ValueError(f"row {row} of {count}")
-            if not self.add_row(row, (<const int64_t *>timestamps.data)[row], keys, values, headers, max_size):
+            timestamp = (<const int64_t *>timestamps.data)[row]
+            if not self.add_row(row, timestamp, keys, values, headers, max_size):
                 return position
             position += 1
         return last
 
     cdef int expect(self, Py_ssize_t count, Py_ssize_t average, Py_ssize_t max_size) except -1:
-        """Make room at once for about ``count`` records of ``average`` bytes, as far as they fit."""
+        """Make room for about ``count`` records of ``average`` bytes, as far as they fit."""
         cdef Py_ssize_t most = min(max_size, <Py_ssize_t>MAX_INT32) - HEADER_SIZE
         cdef Py_ssize_t wanted = most
         if self.payload is None and count < (most - self.length) // (RECORD_OVERHEAD + average):
@@ -209,9 +223,12 @@ cdef class BatchEncoder:
             self.reserve(min(most, max(wanted, 2 * self.room)))
         return 0
 
-    cdef Py_ssize_t add_plain(self, const Plain *plain_rows, Py_ssize_t position, Py_ssize_t last, Py_ssize_t max_size) noexcept:
+    cdef Py_ssize_t add_plain(
+        self, const Plain *plain_rows, Py_ssize_t position, Py_ssize_t last, Py_ssize_t max_size,
+    ) noexcept:
         """Add valid rows without headers as long as there is room; return the next position."""
-        cdef Py_ssize_t most = min(self.room, min(max_size, <Py_ssize_t>MAX_INT32) - HEADER_SIZE) - RECORD_OVERHEAD
+        cdef Py_ssize_t limit = min(max_size, <Py_ssize_t>MAX_INT32) - HEADER_SIZE
+        cdef Py_ssize_t most = min(self.room, limit) - RECORD_OVERHEAD
         cdef Py_ssize_t row, key_size, value_size, size, number = self.count
         cdef int64_t timestamp, delta, first = self.first_timestamp, highest = self.max_timestamp
         cdef const char *key
@@ -230,13 +247,16 @@ cdef class BatchEncoder:
             key_size = field_of(&plain_rows.keys, row, &key)
             value_size = field_of(&plain_rows.values, row, &value)
             size = max(key_size, 0) + max(value_size, 0)
-            if key_size < -1 or value_size < -1 or not -1 <= timestamp <= MAX_TIMESTAMP or at - begin + size > most:
+            if key_size < -1 or value_size < -1 or not -1 <= timestamp <= MAX_TIMESTAMP:
+                break
+            if at - begin + size > most:
                 break
             if not number:
                 first = timestamp
             highest = max(highest, timestamp)
             delta = timestamp - first
-            size += 2 + varint_size(delta) + varint_size(number) + varint_size(key_size) + varint_size(value_size)
+            size += 2 + varint_size(delta) + varint_size(number)
+            size += varint_size(key_size) + varint_size(value_size)
             at = write_varint(at, size)
             at[0] = 0
             at = write_varint(at + 1, delta)
@@ -252,8 +272,8 @@ cdef class BatchEncoder:
         return position
 
     cdef bint add_row(
-        self, Py_ssize_t row, int64_t timestamp, _BinaryView keys, _BinaryView values, _HeadersView headers,
-        Py_ssize_t max_size,
+        self, Py_ssize_t row, int64_t timestamp, _BinaryView keys, _BinaryView values,
+        _HeadersView headers, Py_ssize_t max_size,
     ) except -1:
         """Add a row of columns; return false if it does not fit."""
         cdef Py_ssize_t key_size, value_size, name_size, content_size
@@ -270,12 +290,15 @@ cdef class BatchEncoder:
             for index in range(first, end):
                 headers.names.find(index, &name_size)
                 headers.contents.find(index, &content_size)
-                header_size += varint_size(name_size) + name_size + varint_size(content_size) + max(content_size, 0)
+                header_size += varint_size(name_size) + name_size
+                header_size += varint_size(content_size) + max(content_size, 0)
                 bound += HEADER_OVERHEAD + name_size + max(content_size, 0)
         if HEADER_SIZE + self.length + RECORD_OVERHEAD + extra + bound > max_size:
             return False
         at = self.begin(timestamp, extra + bound)
-        at = self.write_start(at, timestamp, key, key_size, value, value_size, end - first, header_size)
+        at = self.write_start(
+            at, timestamp, key, key_size, value, value_size, end - first, header_size
+        )
         for index in range(first, end):
             name = headers.names.find(index, &name_size)
             at = write_field(at, name, name_size)
@@ -291,7 +314,9 @@ cdef class BatchEncoder:
         """
         if self.payload is None:
             records = b"" if self.body is None else self.body.view(self.length)
-            self.payload = records if self.codec is codecs.NONE else self.codec.compress(records, self.level)
+            if self.codec is not codecs.NONE:
+                records = self.codec.compress(records, self.level)
+            self.payload = records
             self.body = None
         return self.payload
 

@@ -23,17 +23,21 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    /* Let a class send as a coroutine does, so that its result needs no StopIteration. Cython has no name for that slot. */
-    static void set_send(PyObject *type, PySendResult (*send)(PyObject *, PyObject *, PyObject **)) {
+    /* Let a class send as a coroutine does, so that its result needs no StopIteration. Cython has
+       no name for that slot. */
+    typedef PySendResult (*SendSlot)(PyObject *, PyObject *, PyObject **);
+    static void set_send(PyObject *type, SendSlot send) {
         ((PyTypeObject *)type)->tp_as_async->am_send = send;
     }
     /* Nanoseconds since the epoch; -1: the clock cannot be read. */
     static int64_t now_ns(void) {
         struct timespec now;
-        return timespec_get(&now, TIME_UTC) ? (int64_t)now.tv_sec * 1000000000 + now.tv_nsec : -1;
+        if (!timespec_get(&now, TIME_UTC)) return -1;
+        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     }
     """
-    void set_send(PyObject *type, PySendResult (*send)(PyObject *, PyObject *, PyObject **) except PYGEN_ERROR)
+    ctypedef PySendResult (*SendSlot)(PyObject *, PyObject *, PyObject **) except PYGEN_ERROR
+    void set_send(PyObject *type, SendSlot send)
     int64_t now_ns() noexcept nogil
 
 

@@ -170,7 +170,9 @@ cdef char *write_json(char *at, const char *data, Py_ssize_t size) noexcept nogi
     return write_bytes(at, '"}', 2)
 
 
-cdef inline bint headers_of(const Rows *rows, Py_ssize_t row, int32_t *first, int32_t *last) noexcept nogil:
+cdef inline bint headers_of(
+    const Rows *rows, Py_ssize_t row, int32_t *first, int32_t *last
+) noexcept nogil:
     """Find the headers of a row; return whether the columns are consistent."""
     first[0], last[0] = 0, 0
     if rows.starts == NULL:
@@ -181,18 +183,22 @@ cdef inline bint headers_of(const Rows *rows, Py_ssize_t row, int32_t *first, in
     return 0 <= first[0] <= last[0]
 
 
-cdef Py_ssize_t row_bound(const Rows *rows, const Token *tokens, Py_ssize_t count, Py_ssize_t row) noexcept nogil:
+cdef Py_ssize_t row_bound(
+    const Rows *rows, const Token *tokens, Py_ssize_t count, Py_ssize_t row
+) noexcept nogil:
     """Return the most bytes that a row may become; -1: the columns are not consistent."""
     cdef Py_ssize_t bound = 0, index, size
     cdef int32_t first, last, header
     cdef const char *data
+    cdef const Column *column
     cdef int sign
     for index in range(count):
         sign = tokens[index].sign
         if not sign:
             bound += tokens[index].size
         elif sign == c"k" or sign == c"s" or sign == c"x" or sign == c"y":
-            size = field_of(&rows.keys if sign == c"k" or sign == c"x" else &rows.values, row, &data)
+            column = &rows.keys if sign == c"k" or sign == c"x" else &rows.values
+            size = field_of(column, row, &data)
             if size < -1:
                 return -1
             bound += max(size, rows.null_size) if sign == c"k" or sign == c"s" else (
@@ -216,12 +222,15 @@ cdef Py_ssize_t row_bound(const Rows *rows, const Token *tokens, Py_ssize_t coun
     return bound
 
 
-cdef char *write_row(char *at, const Rows *rows, const Token *tokens, Py_ssize_t count, Py_ssize_t row) noexcept nogil:
+cdef char *write_row(
+    char *at, const Rows *rows, const Token *tokens, Py_ssize_t count, Py_ssize_t row
+) noexcept nogil:
     """Write a row whose bound has been checked."""
     cdef Py_ssize_t index, size
     cdef int32_t first, last, header
     cdef uint32_t length
     cdef const char *data
+    cdef const Column *column
     cdef int sign
     for index in range(count):
         sign = tokens[index].sign
@@ -232,7 +241,10 @@ cdef char *write_row(char *at, const Rows *rows, const Token *tokens, Py_ssize_t
         elif sign == c"T":
             at = write_number(at, rows.timestamps[row])
         elif sign == c"m":
-            at = write_bytes(at, "null", 4) if rows.timestamps[row] == -1 else write_number(at, rows.timestamps[row])
+            if rows.timestamps[row] == -1:
+                at = write_bytes(at, "null", 4)
+            else:
+                at = write_number(at, rows.timestamps[row])
         elif sign == c"c":
             at = write_bytes(at, '"append"' if rows.kinds[row] else '"create"', 8)
         elif sign == c"h" or sign == c"z":
@@ -258,9 +270,10 @@ cdef char *write_row(char *at, const Rows *rows, const Token *tokens, Py_ssize_t
             if sign == c"z":
                 at = write_bytes(at, "]", 1)
         else:
-            size = field_of(
-                &rows.keys if sign == c"k" or sign == c"K" or sign == c"x" else &rows.values, row, &data
+            column = (
+                &rows.keys if sign == c"k" or sign == c"K" or sign == c"x" else &rows.values
             )
+            size = field_of(column, row, &data)
             if sign == c"K" or sign == c"S":
                 at = write_number(at, size)
             elif sign == c"R":
@@ -277,28 +290,32 @@ cdef char *write_row(char *at, const Rows *rows, const Token *tokens, Py_ssize_t
     return at
 
 
-def render_rows(columns, Py_ssize_t start, Py_ssize_t stop, parts, bytes null, bytearray into, Py_ssize_t most):
+def render_rows(
+    columns, Py_ssize_t start, Py_ssize_t stop, parts, bytes null, bytearray into, Py_ssize_t most
+):
     """See ``_fallback_lines.render_rows``."""
     cdef _View offsets = _View(columns.offsets)
     cdef _View timestamps = _View(columns.timestamps)
     cdef _View kinds = _View(columns.timestamp_types)
-    cdef _BinaryView keys = _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
-    cdef _BinaryView values = _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
-    cdef _HeadersView headers = None if columns.header_offsets is None else _HeadersView(columns)
+    cdef _BinaryView keys = keys_of(columns)
+    cdef _BinaryView values = values_of(columns)
+    cdef _HeadersView headers = headers_view(columns)
     cdef Py_ssize_t count = len(parts), row = start, bound = 0, at = 0, cut = 0, index
-    cdef Py_ssize_t room
+    cdef Py_ssize_t room, limit
     cdef Rows rows
     cdef char *base
     cdef Token *tokens
     cdef int64_t *cuts
     cdef Py_ssize_t cuts_count = 0
-    if not 0 <= start <= stop <= min(offsets.size // 8, timestamps.size // 8, kinds.size, keys.count, values.count):
+    limit = min(offsets.size // 8, timestamps.size // 8, kinds.size, keys.count, values.count)
+    if not 0 <= start <= stop <= limit:
         raise ValueError("the columns are not consistent")
     rows.offsets, rows.timestamps = <const int64_t *>offsets.data, <const int64_t *>timestamps.data
     rows.kinds, rows.keys, rows.values = kinds.data, keys.column(), values.column()
     rows.starts, rows.starts_count = NULL, 0
     if headers is not None:
-        rows.starts, rows.starts_count = <const int32_t *>headers.starts.data, headers.starts.size // 4
+        rows.starts = <const int32_t *>headers.starts.data
+        rows.starts_count = headers.starts.size // 4
         rows.names, rows.contents = headers.names.column(), headers.contents.column()
     rows.null, rows.null_size = PyBytes_AS_STRING(null), PyBytes_GET_SIZE(null)
     held = [(int(sign), bytes(data)) for sign, data in parts]
@@ -352,7 +369,9 @@ cdef Py_ssize_t count_lines(const char *data, Py_ssize_t size) noexcept nogil:
     return count
 
 
-cdef const char *find_bytes(const char *data, Py_ssize_t size, const char *what, Py_ssize_t what_size) noexcept nogil:
+cdef const char *find_bytes(
+    const char *data, Py_ssize_t size, const char *what, Py_ssize_t what_size
+) noexcept nogil:
     """Return where ``what``, of at least one byte, begins in the data; NULL: nowhere."""
     cdef const char *end = data + size
     while end - data >= what_size:
@@ -390,7 +409,8 @@ def split_lines(data, delimiter, bint empty_is_null):
         numbers = PyBytes_FromStringAndSize(NULL, 4 * count + 4)
         bitmap = PyBytes_FromStringAndSize(NULL, (count + 7) // 8)
         outs[column] = PyBytes_AS_STRING(block)
-        offsets[column], bits[column] = <int32_t *>PyBytes_AS_STRING(numbers), <uint8_t *>PyBytes_AS_STRING(bitmap)
+        offsets[column] = <int32_t *>PyBytes_AS_STRING(numbers)
+        bits[column] = <uint8_t *>PyBytes_AS_STRING(bitmap)
         made.append((numbers, block, bitmap))
     with nogil:
         ends[0], ends[1] = 0, 0
@@ -420,4 +440,6 @@ def split_lines(data, delimiter, bint empty_is_null):
             offsets[0][row + 1], offsets[1][row + 1] = ends[0], ends[1]
     if bad >= 0:
         return bad, None, None
-    return count, *((memoryview(numbers).cast("i"), block, bitmap) for numbers, block, bitmap in made)
+    return count, *(
+        (memoryview(numbers).cast("i"), block, bitmap) for numbers, block, bitmap in made
+    )

@@ -48,7 +48,8 @@ cdef uint32_t murmur2_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
     cdef uint32_t k
     cdef Py_ssize_t pos = 0
     while size - pos >= 4:
-        k = data[pos] | <uint32_t>data[pos + 1] << 8 | <uint32_t>data[pos + 2] << 16 | <uint32_t>data[pos + 3] << 24
+        k = data[pos] | <uint32_t>data[pos + 1] << 8
+        k |= <uint32_t>data[pos + 2] << 16 | <uint32_t>data[pos + 3] << 24
         k *= m
         k ^= k >> 24
         state = state * m ^ k * m
@@ -71,7 +72,9 @@ cdef inline uint32_t hash_of(int kind, const char *key, Py_ssize_t size) noexcep
     return fnv1a_of(<const uint8_t *>key, size)
 
 
-cdef inline int32_t partition_of(int kind, const char *key, Py_ssize_t size, int32_t n_partitions) noexcept nogil:
+cdef inline int32_t partition_of(
+    int kind, const char *key, Py_ssize_t size, int32_t n_partitions
+) noexcept nogil:
     return <int32_t>(hash_of(kind, key, size) % <uint32_t>n_partitions)
 
 
@@ -87,8 +90,10 @@ def hash_key(int kind, data):
     return hash_of(kind, <const char *>view.data, view.size)
 
 
-def partition_columns(key_offsets, key_data, key_validity, int32_t n_partitions, explicit=None, int32_t keyless=-1,
-                      int kind=HASH_MURMUR2, Py_ssize_t shortest=0):
+def partition_columns(
+    key_offsets, key_data, key_validity, int32_t n_partitions, explicit=None,
+    int32_t keyless=-1, int kind=HASH_MURMUR2, Py_ssize_t shortest=0,
+):
     """Return the partition of each row; see ``_fallback.partition_columns``."""
     if n_partitions < 1:
         raise ValueError("no partitions")

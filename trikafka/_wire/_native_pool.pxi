@@ -31,7 +31,8 @@ cdef int64_t _last_look = 0
 
 cdef extern from *:
     """
-    /* The sanitizers see a step beyond the end only where each block has its exact size and is freed at once. */
+    /* The sanitizers see a step beyond the end only where each block has its exact size and is
+       freed at once. */
     #if defined(__SANITIZE_ADDRESS__)
     #define POOLED 0
     #else

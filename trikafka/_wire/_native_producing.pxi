@@ -1,8 +1,8 @@
 # Included by _native.pyx: the work of a producer for each record, and the check of a table's rows
-# before the first is sent.
+# before the first row is sent.
 
-# The default of ``headers``. Other values are judged by the careful way: an array of NumPy has no
-# truth value.
+# The default of ``headers``. The fast path compares by identity, and leaves all other values to
+# ``carefully``: a NumPy array, for example, has no truth value.
 cdef tuple NO_HEADERS = ()
 
 
@@ -10,9 +10,9 @@ cdef tuple NO_HEADERS = ()
 cdef class DeliveryHandle:
     """The place of an accepted record: a batch, the index in the batch, and the timestamp.
 
-    Not tracked by the garbage collector: programs hold millions of them, and they refer only to a
-    batch, which refers to none of them. (Subclasses written in Python may be tracked, so
-    :meth:`Appender.make` untracks each.)
+    The garbage collector does not track handles: programs hold millions of them, and they refer
+    only to a batch, which refers to none of them. Subclasses written in Python may be tracked, so
+    :meth:`Appender.make` untracks each handle.
     """
 
     cdef readonly object _batch
@@ -79,7 +79,8 @@ cdef class Appender:
     cdef object carefully
 
     def __init__(
-        self, handle, carefully, BufferMemory memory not None, Py_ssize_t batch_size, Py_ssize_t largest, *,
+        self, handle, carefully, BufferMemory memory not None, Py_ssize_t batch_size,
+        Py_ssize_t largest, *,
         bint careful=False, int key_hash=HASH_MURMUR2, Py_ssize_t shortest_key=0,
     ):
         if not (isinstance(handle, type) and issubclass(handle, DeliveryHandle)):
@@ -122,10 +123,10 @@ cdef class Appender:
             return None
         return None if number < 0 else batches.encoders[number]
 
-    # The fast path only recognizes: nothing is decided here that ``Accumulator.append`` does not
-    # decide, too. A record with anything unusual goes there (``carefully``): other types, headers,
-    # callers that wait for room, an unknown topic, no open batch with room, an invalid timestamp.
-    # Errors are raised there alone.
+    # The fast path only recognizes a common record. All decisions are those of
+    # ``Accumulator.append``, and an unusual record goes there by ``carefully``: other types,
+    # headers, callers that wait for room, an unknown topic, no open batch with room, an invalid
+    # timestamp. Only ``carefully`` raises errors.
     def append(self, topic, value, key, headers, timestamp, partition):
         cdef BatchEncoder encoder
         cdef BufferMemory memory = self.memory
@@ -133,8 +134,11 @@ cdef class Appender:
         cdef Py_ssize_t index, before
         cdef int64_t stamp
         if (
-            self.careful or (headers is not None and headers is not NO_HEADERS) or len(memory.waiters)
-            or not (value is None or PyBytes_CheckExact(value)) or not (key is None or PyBytes_CheckExact(key))
+            self.careful
+            or (headers is not None and headers is not NO_HEADERS)
+            or len(memory.waiters)
+            or not (value is None or PyBytes_CheckExact(value))
+            or not (key is None or PyBytes_CheckExact(key))
         ):
             return self.carefully(topic, value, key, headers, timestamp, partition)
         if value is not None:
@@ -160,14 +164,19 @@ cdef class Appender:
 
 
 def find_unfit(columns, Py_ssize_t largest):
-    """Return the first row that no batch can take; see ``_fallback_partitioning.find_unfit``."""
+    """Return the first row that no batch can take.
+
+    See ``_fallback_partitioning.find_unfit``.
+    """
     cdef _View timestamps = _View(columns.timestamps)
-    cdef _BinaryView keys = _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
-    cdef _BinaryView values = _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
-    cdef _HeadersView headers = None if columns.header_offsets is None else _HeadersView(columns)
+    cdef _BinaryView keys = keys_of(columns)
+    cdef _BinaryView values = values_of(columns)
+    cdef _HeadersView headers = headers_view(columns)
     cdef Py_ssize_t count = min(<Py_ssize_t>columns.count, timestamps.size // 8)
     cdef Py_ssize_t row, size
-    cdef Plain plain_rows = Plain(NULL, count, <const int64_t *>timestamps.data, keys.column(), values.column())
+    cdef Plain plain_rows = Plain(
+        NULL, count, <const int64_t *>timestamps.data, keys.column(), values.column()
+    )
     row = 0
     while row < count:
         if headers is None:
@@ -190,7 +199,9 @@ cdef Py_ssize_t first_odd(const Plain *plain_rows, Py_ssize_t row, Py_ssize_t la
     while row < plain_rows.count:
         key_size = field_of(&plain_rows.keys, row, &data)
         value_size = field_of(&plain_rows.values, row, &data)
-        if key_size < -1 or value_size < -1 or RECORD_OVERHEAD + max(key_size, 0) + max(value_size, 0) > largest:
+        if key_size < -1 or value_size < -1:
+            break
+        if RECORD_OVERHEAD + max(key_size, 0) + max(value_size, 0) > largest:
             break
         if not 0 <= plain_rows.timestamps[row] <= MAX_TIMESTAMP:
             break
@@ -198,7 +209,9 @@ cdef Py_ssize_t first_odd(const Plain *plain_rows, Py_ssize_t row, Py_ssize_t la
     return row
 
 
-cdef Py_ssize_t bound_of(Py_ssize_t row, _BinaryView keys, _BinaryView values, _HeadersView headers) except -1:
+cdef Py_ssize_t bound_of(
+    Py_ssize_t row, _BinaryView keys, _BinaryView values, _HeadersView headers
+) except -1:
     """Return the upper bound of a row's size.
 
     Raises ``ValueError`` where the columns are not consistent.

@@ -28,7 +28,9 @@ cdef inline int read_varint(const uint8_t **at, const uint8_t *end, int64_t *num
     return CUT
 
 
-cdef inline int read_varlong(const uint8_t **at, const uint8_t *end, int64_t *number) noexcept nogil:
+cdef inline int read_varlong(
+    const uint8_t **at, const uint8_t *end, int64_t *number
+) noexcept nogil:
     """Read a zigzag number of 64 bits."""
     cdef const uint8_t *pos = at[0]
     cdef uint64_t value = 0
@@ -105,7 +107,9 @@ cdef inline int skip_headers(const uint8_t **at, const uint8_t *end, Row *row) n
     return OK
 
 
-cdef inline int read_record(const Section *section, const uint8_t **at, int64_t last_delta, Row *row) noexcept nogil:
+cdef inline int read_record(
+    const Section *section, const uint8_t **at, int64_t last_delta, Row *row
+) noexcept nogil:
     cdef const uint8_t *stop
     cdef int64_t length, time_delta
     cdef int problem = read_varint(at, section.end, &length)

@@ -9,7 +9,9 @@ cdef struct Column:
     Py_ssize_t count
 
 
-cdef inline Py_ssize_t field_of(const Column *column, Py_ssize_t index, const char **data) noexcept nogil:
+cdef inline Py_ssize_t field_of(
+    const Column *column, Py_ssize_t index, const char **data
+) noexcept nogil:
     """Find the bytes at ``index``; return how many; -1: null, -2: the column is not consistent."""
     cdef int32_t start, end
     data[0] = NULL
@@ -108,6 +110,21 @@ cdef class _HeadersView:
         return tuple(made)
 
 
+cdef _BinaryView keys_of(columns):
+    """Return the column of keys."""
+    return _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
+
+
+cdef _BinaryView values_of(columns):
+    """Return the column of values."""
+    return _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
+
+
+cdef _HeadersView headers_view(columns):
+    """Return the columns of headers; ``None`` if no record has headers."""
+    return None if columns.header_offsets is None else _HeadersView(columns)
+
+
 @cython.final
 cdef class _Rows:
     """``Record`` objects of rows, made one by one on demand."""
@@ -126,13 +143,15 @@ cdef class _Rows:
     cdef Py_ssize_t stop
 
     def __cinit__(self, columns, topic, partition, Py_ssize_t start, Py_ssize_t stop):
+        cdef Py_ssize_t limit
         self.offsets = _View(columns.offsets)
         self.timestamps = _View(columns.timestamps)
         self.kinds = _View(columns.timestamp_types)
-        self.keys = _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
-        self.values = _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
-        self.headers = None if columns.header_offsets is None else _HeadersView(columns)
-        if not 0 <= start <= stop <= min(self.offsets.size // 8, self.timestamps.size // 8, self.kinds.size):
+        self.keys = keys_of(columns)
+        self.values = values_of(columns)
+        self.headers = headers_view(columns)
+        limit = min(self.offsets.size // 8, self.timestamps.size // 8, self.kinds.size)
+        if not 0 <= start <= stop <= limit:
             raise ValueError(f"rows {start} to {stop} of {columns.count}")
         self.topic, self.partition, self.timestamp, self.last = topic, partition, None, -1
         self.row, self.stop = start, stop
@@ -159,7 +178,8 @@ cdef class _Rows:
         headers = () if self.headers is None else self.headers.of(row)
         offset = (<const int64_t *>self.offsets.data)[row]
         record = tuple_of(Record, 8)
-        # All eight at once, before any other code can see the tuple; each item gets its own reference.
+        # All eight at once, before any other code can see the tuple. Each item gets its own
+        # reference.
         set_item(record, 0, self.topic)
         set_item(record, 1, self.partition)
         set_item(record, 2, offset)

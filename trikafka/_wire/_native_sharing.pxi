@@ -110,7 +110,9 @@ cdef class AcquiredStates:
         cdef HoldingCounts holdings = self._holdings
         if self.held <= 1 or self.queued is None or self.queued.stop != index:
             return False
-        return holdings.made_room is None or (holdings.held - 1 > holdings.enough and holdings.buffered > 0)
+        return holdings.made_room is None or (
+            holdings.held - 1 > holdings.enough and holdings.buffered > 0
+        )
 
 
 cdef class BufferFront:
@@ -208,7 +210,11 @@ cdef class HeldRecords(_Source):
         task = current_task()
         if task._cancel_status.effectively_cancelled or task._runner.ki_pending:
             return False
-        return self._scope is None and self._cancel_elsewhere is None and acquired.state(self._start) == DELIVERED
+        return (
+            self._scope is None
+            and self._cancel_elsewhere is None
+            and acquired.state(self._start) == DELIVERED
+        )
 
     cdef object next_item(self, int step):
         cdef AcquiredStates acquired = self.acquired
@@ -253,7 +259,8 @@ cdef class DeliveryIterator(_Turns):
     cdef double keep_until
 
     def __init__(
-        self, wait, double turn, current_task, now, BufferFront buffer not None, parts, kind, deliver
+        self, wait, double turn, current_task, now, BufferFront buffer not None, parts, kind,
+        deliver,
     ):
         if not (isinstance(kind, type) and issubclass(kind, HeldRecords)):
             raise TypeError("deliveries are a subclass of HeldRecords")

@@ -74,7 +74,9 @@ cdef struct Walk:
 
 cdef inline bint is_ours(const uint8_t *head) noexcept nogil:
     """Return whether a batch is of format v2, small and not compressed."""
-    return head[16] == 2 and not head[22] & CODEC_MASK and HEADER_SIZE - 12 <= big_endian(head + 8, 4) <= SMALL_BATCH - 12
+    if head[16] != 2 or head[22] & CODEC_MASK:
+        return False
+    return HEADER_SIZE - 12 <= big_endian(head + 8, 4) <= SMALL_BATCH - 12
 
 
 cdef bint is_aborting(const Walk *walk, int64_t producer) noexcept nogil:
@@ -119,6 +121,7 @@ cdef class Run:
         cdef const uint8_t *head = self.view.data + start
         cdef Section *section
         cdef int64_t size, attributes, base, last_delta, last, count, epoch
+        cdef uint32_t crc
         cdef bint hidden = False
         if self.view.size - start < HEADER_SIZE or not is_ours(head):
             return -1
@@ -142,15 +145,18 @@ cdef class Run:
         count = big_endian(head + 57, 4)
         if not 0 <= count <= (size - HEADER_SIZE) // MIN_RECORD:
             return -1
-        if walk.check_crcs and checksum(head + CRC_START, size - CRC_START) != <uint32_t>big_endian(head + 17, 4):
-            return -1
+        if walk.check_crcs:
+            crc = <uint32_t>big_endian(head + 17, 4)
+            if checksum(head + CRC_START, size - CRC_START) != crc:
+                return -1
         if not (hidden or attributes & CONTROL):
             section = &self.sections[self.count]
             self.count += 1
             section.start, section.end = head + HEADER_SIZE, head + size
             section.records = count
             section.base_offset, section.last_offset_delta = base, last_delta
-            section.base_timestamp, section.append_timestamp = big_endian(head + 27, 8), big_endian(head + 35, 8)
+            section.base_timestamp = big_endian(head + 27, 8)
+            section.append_timestamp = big_endian(head + 35, 8)
             section.timestamp_type = 1 if attributes & LOG_APPEND else 0
             section.min_offset = walk.position
         epoch = big_endian(head + 12, 4)
@@ -160,7 +166,10 @@ cdef class Run:
         return start + size
 
 
-def walk(data, Py_ssize_t start, int64_t position, *, bint check_crcs, Py_ssize_t most, bint committed, first_abort, aborting):
+def walk(
+    data, Py_ssize_t start, int64_t position, *, bint check_crcs, Py_ssize_t most, bint committed,
+    first_abort, aborting,
+):
     """See ``_fallback.walk``."""
     cdef Run run
     cdef Walk state
@@ -197,8 +206,11 @@ def end_of_batches(records, int64_t start):
         head = view.data + position
         if <int8_t>head[16] < 2:
             return None
-        base, size, last_delta = big_endian(head, 8), big_endian(head + 8, 4), big_endian(head + 23, 4)
-        if size < HEADER_SIZE - 12 or size > view.size - position - 12 or (last_delta >= 0 and base >= MAX_INT64 - last_delta):
+        base, size = big_endian(head, 8), big_endian(head + 8, 4)
+        last_delta = big_endian(head + 23, 4)
+        if size < HEADER_SIZE - 12 or size > view.size - position - 12:
+            break
+        if last_delta >= 0 and base >= MAX_INT64 - last_delta:
             break
         if (base >= 0 or last_delta >= 0) and base + last_delta >= end:
             end = base + last_delta + 1

@@ -1,7 +1,11 @@
-/* A job of the benchmarks done by librdkafka, in C: producer LIBRARY VALUES SIZE RECORDS TOPIC NAME=SETTING...
+/* A job of the benchmarks, done by librdkafka in C:
  *
- * The library is the one that confluent-kafka brings, opened here, so that both are the same code; what is called of it is declared
- * here. Values are not copied, which librdkafka leaves to the caller who keeps them. Prints one line of JSON. */
+ *     producer LIBRARY VALUES SIZE RECORDS TOPIC NAME=SETTING...
+ *
+ * LIBRARY is confluent-kafka's own copy of librdkafka, so this program and confluent-kafka run the
+ * same code. The program loads it with dlopen(), and declares the functions that it calls. Values
+ * are not copied: librdkafka allows that to a caller that keeps them. The program prints one line
+ * of JSON. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -10,7 +14,10 @@
 #include <sys/resource.h>
 #include <time.h>
 
-enum { PRODUCER = 0, CONF_OK = 0, ANY_PARTITION = -1, QUEUE_FULL = -184, SERVE_EVERY = 1000, PATIENCE_MS = 30000 };
+/* librdkafka's constants. */
+enum { PRODUCER = 0, CONF_OK = 0, ANY_PARTITION = -1, QUEUE_FULL = -184 };
+/* Records between two calls of rd_kafka_poll(), and the milliseconds that a flush may take. */
+enum { SERVE_EVERY = 1000, PATIENCE_MS = 30000 };
 
 static void *library;
 
@@ -34,7 +41,8 @@ static double now(void) {
 static double cpu(void) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
-    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+    double seconds = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec);
+    return seconds + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
 }
 
 static long memory(const char *name) {
@@ -55,7 +63,8 @@ static char *contents(const char *path, long *size) {
     *size = ftell(file);
     rewind(file);
     data = malloc((size_t)*size);
-    if (data == NULL || fread(data, 1, (size_t)*size, file) != (size_t)*size) stop(path, "cannot be read");
+    if (data == NULL || fread(data, 1, (size_t)*size, file) != (size_t)*size)
+        stop(path, "cannot be read");
     fclose(file);
     return data;
 }
@@ -69,7 +78,8 @@ int main(int count, char **words) {
     int (*conf_set)(void *, const char *, const char *, char *, size_t) = find("rd_kafka_conf_set");
     void *(*client_new)(int, void *, char *, size_t) = find("rd_kafka_new");
     void *(*topic_new)(void *, const char *, void *) = find("rd_kafka_topic_new");
-    int (*produce)(void *, int, int, void *, size_t, const void *, size_t, void *) = find("rd_kafka_produce");
+    int (*produce)(void *, int, int, void *, size_t, const void *, size_t, void *) =
+        find("rd_kafka_produce");
     int (*last_error)(void) = find("rd_kafka_last_error");
     const char *(*error_text)(int) = find("rd_kafka_err2str");
     int (*poll)(void *, int) = find("rd_kafka_poll");
@@ -81,17 +91,21 @@ int main(int count, char **words) {
     for (int each = 6; each < count; each++) {
         char *value = strchr(words[each], '=');
         *value = '\0';
-        if (conf_set(settings, words[each], value + 1, why, sizeof why) != CONF_OK) stop(words[each], why);
+        if (conf_set(settings, words[each], value + 1, why, sizeof why) != CONF_OK)
+            stop(words[each], why);
     }
     void *client = client_new(PRODUCER, settings, why, sizeof why);
     if (client == NULL) stop("rd_kafka_new", why);
     void *topic = topic_new(client, words[5], NULL);
-    if (produce(topic, ANY_PARTITION, 0, "first", 5, NULL, 0, NULL) != 0 || flush(client, PATIENCE_MS) != 0) stop("the first", "not delivered");
+    if (produce(topic, ANY_PARTITION, 0, "first", 5, NULL, 0, NULL) != 0
+        || flush(client, PATIENCE_MS) != 0)
+        stop("the first", "not delivered");
 
     long before = memory("VmRSS"), position = 0;
     double used = cpu(), began = now();
     for (long number = 0; number < records; number++) {
-        while (produce(topic, ANY_PARTITION, 0, values + position, (size_t)size, NULL, 0, NULL) != 0) {
+        void *value = values + position;
+        while (produce(topic, ANY_PARTITION, 0, value, (size_t)size, NULL, 0, NULL) != 0) {
             if (last_error() != QUEUE_FULL) stop("rd_kafka_produce", error_text(last_error()));
             poll(client, 10);
         }
@@ -101,7 +115,8 @@ int main(int count, char **words) {
     }
     if (flush(client, PATIENCE_MS) != 0) stop("rd_kafka_flush", "not all records were delivered");
     double seconds = now() - began, spent = cpu() - used;
-    printf("{\"seconds\": %.6f, \"cpu_seconds\": %.6f, \"rss_before\": %ld, \"rss_peak\": %ld, \"records\": %ld, \"value_bytes\": %ld}\n",
+    printf("{\"seconds\": %.6f, \"cpu_seconds\": %.6f, \"rss_before\": %ld, \"rss_peak\": %ld, "
+           "\"records\": %ld, \"value_bytes\": %ld}\n",
            seconds, spent, before, memory("VmHWM"), records, records * size);
     return 0;
 }
