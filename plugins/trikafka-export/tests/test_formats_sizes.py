@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2
 from test_formats_avro import encoded, field, record
 from test_formats_pieces import PLANNED
 from test_formats_protobuf import MANY, a_file, add, made, schema_of
@@ -108,6 +109,29 @@ def test_value_of_huge_lists_is_a_dead_letter(
         300,
     ]
     assert "too much" in bad[1]
+
+
+def test_groups_do_not_hide_a_long_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long list counts behind an unknown group, and in a known one (proto2)."""
+    monkeypatch.setattr(sizes, "MOST_OF_A_VALUE", 1_000_000)
+    file = a_file()
+    file.syntax = "proto2"
+    inner = file.message_type.add(name="Inner")
+    for number in range(200):
+        add(inner, f"f{number}", "int64")
+    message = file.message_type.add(name="M")
+    add(message, "inners", ".p.Inner", MANY)
+    add(message.nested_type.add(name="G"), "inners", ".p.Inner", MANY)
+    kind = descriptor_pb2.FieldDescriptorProto.TYPE_GROUP
+    message.field.add(name="g", number=2, label=1, type=kind, type_name=".p.M.G")
+    decoder = ProtobufDecoder(schema_of(file))
+    unknown = b"\x9b\x06\x08\x01\x13\x14\x9c\x06"  # field 99: a group with a group in it
+    few, many = b"\x0a\0" * 3, b"\x0a\0" * 2_000
+    values = [unknown + few, unknown + many, b"\x13" + many + b"\x14", b"\x13" + few + b"\x14"]
+    array, bad = decoder.decode(pa.array(values))
+    assert len(array[0].as_py()["inners"]) == len(array[3].as_py()["g"]["inners"]) == 3
+    assert bad.keys() == {1, 2}
+    assert all("too much" in why for why in bad.values())
 
 
 def test_long_lists_of_small_items_are_read(
