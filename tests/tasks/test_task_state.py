@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 
 from trikafka import KafkaTimeoutError, TransactionAbortableError
+from trikafka.errors import RecordTooLargeError
 from trikafka.tasks.key_order import KeyOrder
+from trikafka.tasks.rounds import may_be_done_again
 from trikafka.tasks.timer import TaskTimer, timeout_in
 
 
@@ -48,6 +50,18 @@ def test_progress_resets_the_timer() -> None:
     assert not timer.timed_out(late(), 100)
     assert not timer.timed_out(late(), 101)
     assert timer.timed_out(late(), 101.001)
+
+
+def test_circle_of_causes_ends() -> None:
+    """A handler may raise an error from itself, or an error from one that it caused."""
+    error, other = TransactionAbortableError("a record failed"), KeyError()
+    for cause in (error, other):
+        error.__cause__ = cause
+        other.__cause__ = error
+        assert timeout_in(error) is None
+        assert may_be_done_again(error)
+    other.__cause__ = RecordTooLargeError("too large")
+    assert not may_be_done_again(error)
 
 
 def test_timeouts_are_found_in_groups_and_causes() -> None:

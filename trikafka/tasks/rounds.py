@@ -30,6 +30,7 @@ from ..errors import (
 )
 from ..errors.groups import members
 from ..types import OffsetAndMetadata, TopicPartition
+from .timer import causes
 
 _log = logging.getLogger("trikafka.transactions")
 #: After these the transaction is surely not committed, and another attempt may succeed.
@@ -70,16 +71,16 @@ def may_be_done_again(error: BaseException) -> bool:
     )
 
 
-def refused_for_good(error: BaseException | None) -> bool:
+def refused_for_good(error: BaseException) -> bool:
     """Return whether the error is about a record that would be refused again.
 
-    Such a round must end with the error: repeated, it would fail for ever without notice.
+    A round with such a record must end with the error: repeated, it would fail for ever without
+    notice.
     """
-    while error is not None:
-        if isinstance(error, _FOR_GOOD) or getattr(error, "code", None) in _FOR_GOOD_CODES:
-            return True
-        error = error.__cause__
-    return False
+    return any(
+        isinstance(each, _FOR_GOOD) or getattr(each, "code", None) in _FOR_GOOD_CODES
+        for each in (error, *causes(error))
+    )
 
 
 class TransactionRound:

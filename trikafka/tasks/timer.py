@@ -75,12 +75,16 @@ def _timeout(error: BaseException) -> KafkaTimeoutError | None:
         return error
     if isinstance(error, TransactionAbortableError | OutOfOrderSequenceError | ArrowDeliveryError):
         return next(
-            (cause for cause in _causes(error) if isinstance(cause, KafkaTimeoutError)), None
+            (cause for cause in causes(error) if isinstance(cause, KafkaTimeoutError)), None
         )
     return None
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the cause of an error, the cause of that, and so on; each once.
+
+    A user's ``raise error from error`` makes a circle of causes.
+    """
     seen = {id(error)}
     cause = error.__cause__
     while cause is not None and id(cause) not in seen:
