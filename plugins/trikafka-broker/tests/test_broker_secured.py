@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import trio
 from broker_waiting import COMMAND, first_line, running
+from click.testing import CliRunner
+from trikafka_broker.cli import broker
 from trikafka_broker.security import PASSWORD
 from trikafka_broker.settings import write_properties
 
@@ -25,6 +27,14 @@ def test_file_with_passwords_is_private(tmp_path: Path) -> None:
     file.touch(mode=0o644)
     write_properties(file, {"password": "x"})
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("options", [["--acl"], ["--acl", "--tls"]])
+def test_rules_need_users_with_names(options: list[str]) -> None:
+    """With TLS alone all clients are anonymous, and no rule would have an effect."""
+    ended = CliRunner().invoke(broker, options)
+    assert ended.exit_code == 2
+    assert "--acl needs a port whose users have names: --sasl or --mtls" in ended.output
 
 
 def test_command_prints_settings_that_connect(tmp_path: Path) -> None:

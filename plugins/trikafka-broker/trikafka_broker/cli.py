@@ -105,7 +105,8 @@ def broker(
     Kafka is downloaded at the first use.
     """
     given = _parse(properties)
-    if acl and not (sasl or tls or mtls):
+    # Clients of a port with TLS alone are anonymous, as those of the plain port, which may do all.
+    if acl and not (sasl or mtls):
         raise click.UsageError("--acl needs a port whose users have names: --sasl or --mtls")
     try:
         with _signals_raise():
@@ -151,14 +152,18 @@ def _parse(properties: tuple[str, ...]) -> dict[str, object]:
     for given in properties:
         key, equals, value = given.partition("=")
         if not equals or not key:
-            # the text is not shown: it may be a secret
+            # The text is not shown, because it may hold a password.
             raise click.BadParameter("write KEY=VALUE", param_hint="--property")
         pairs[key.strip()] = value
     return pairs
 
 
 def _serve(cluster: KafkaCluster) -> None:
-    """Announce the cluster; wait for a signal (which raises) or for the last broker's end."""
+    """Print the addresses, then wait until a signal raises or all brokers have ended.
+
+    Raises:
+        BrokerError: All brokers have ended.
+    """
     for one in cluster.brokers:
         _say(f"broker {one.node_id} at {one.bootstrap_servers}, log {one.log_file}")
     if cluster.settings.security.listener:
@@ -193,7 +198,7 @@ def settings_as_text(cluster: KafkaCluster) -> list[str]:
         path.parent.mkdir(exist_ok=True, mode=0o700)
         if title == "Java":
             write_properties(path, settings)
-        else:  # librdkafka's tools know no escapes
+        else:  # librdkafka's tools do not understand Java's escapes
             write_private(
                 path, "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
             )
@@ -205,8 +210,8 @@ def settings_as_text(cluster: KafkaCluster) -> list[str]:
 def _signals_raise() -> Iterator[None]:
     """Return a context in which SIGINT, SIGTERM and SIGHUP raise `_Signalled` once.
 
-    A second signal ends the process, and the guardian cleans up. An ignored SIGHUP (`nohup`) stays
-    ignored.
+    A second signal ends the process at once, and the guardian cleans up. An ignored SIGHUP
+    (`nohup`) stays ignored.
     """
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
