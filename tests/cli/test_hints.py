@@ -5,20 +5,26 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import click
 import pytest
 from commanding import Command
 
 import trikafka
+from trikafka.cli.admin import ask
 from trikafka.cli.app import trikafka as root
 from trikafka.cli.reassign import command as reassign
 from trikafka.cli.share_groups import command as share_groups
 from trikafka.cli.topics import command as topics
 from trikafka.cli.transactions import command as transactions
 from trikafka.config import from_properties
-from trikafka.errors import ConfigurationError, UnknownTopicOrPartitionError
+from trikafka.error_codes import ErrorCode
+from trikafka.errors import ConfigurationError, UnknownTopicOrPartitionError, from_code
 from trikafka.testing import ScriptedCluster
 
 
@@ -261,10 +267,10 @@ def test_correct_formats_and_resets_are_silent(command: Command) -> None:
     [
         (
             ("-G", "g", "--from", "end"),
-            "--from decides where it begins: auto.offset.reset=none does not count",
+            "--from decides where to begin: auto.offset.reset=none has no effect",
         ),
-        (("--from", "-5"), "--from decides where it begins"),
-        ((), "auto.offset.reset=none does not count without a group"),
+        (("--from", "-5"), "--from decides where to begin"),
+        ((), "auto.offset.reset=none has no effect without a group"),
     ],
 )
 def test_ineffective_reset_is_a_warning(command: Command, args: tuple[str, ...], says: str) -> None:
@@ -317,6 +323,25 @@ async def test_missing_topic_or_partition_is_explained(autojump_clock: object) -
                 match=r"topic 't' has 1 partitions, and no partition 7$",
             ):
                 await producer.send("t", b"x", partition=7)
+
+
+def test_error_is_not_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error about a missing partition, not a topic, is raised as it is."""
+
+    @asynccontextmanager
+    async def opened(**settings: object) -> AsyncIterator[None]:
+        yield
+
+    async def work(admin: object) -> None:
+        raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition 7")
+
+    monkeypatch.setattr("trikafka._api.admin.opening.open_admin", opened)
+    with (
+        click.Context(click.Command("topics")),
+        pytest.raises(UnknownTopicOrPartitionError) as caught,
+    ):
+        ask(cast(Any, SimpleNamespace(settings=lambda kind: {})), work)
+    assert caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])

@@ -77,7 +77,9 @@ async def test_line_without_delimiter_is_named(autojump_clock: Clock, tmp_path: 
     file = tmp_path / "in"
     file.write_bytes(b"a:1\nb:2\nc\nd:4\n")
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        with pytest.raises(click.ClickException, match="line 3: there is no key delimiter") as told:
+        with pytest.raises(
+            click.ClickException, match="line 3: the line has no key delimiter"
+        ) as told:
             await produced(cluster, file, key_delimiter=b":")
         assert pairs(cluster) == [(b"a", b"1"), (b"b", b"2")]
     assert told.value.message.endswith("; 2 records were written")
@@ -287,7 +289,7 @@ async def test_chosen_column_may_have_any_name(
     [
         (b"value\nx\ny\n\n\xff\nz\n", "line 5: this is not UTF-8"),
         (b'value\nx\ny\n"z', "line 4: this is no CSV"),
-        (b"value\nx\ny\n" + b"z" * 2_000_000, "line 4: it is longer than 1500000 bytes"),
+        (b"value\nx\ny\n" + b"z" * 2_000_000, "line 4: the line is longer than 1500000 bytes"),
     ],
     ids=["bytes", "quote", "long"],
 )

@@ -95,7 +95,10 @@ def test_json_of_a_record() -> None:
         ("hello", "--format raw"),
         ("[1]", "not an object"),
         ('{"vlaue": "x"}', "did you mean 'value'"),
-        ('{"id": 5, "name": "x"}', "there are topic, .*; for lines that are the values themselves"),
+        (
+            '{"id": 5, "name": "x"}',
+            "the fields are topic, .*; for lines that are the values themselves",
+        ),
         ('{"id": 5, "value": "x"}', "timestamp_type, key, value, headers$"),
         ("{ \n", r"a line of its own \(jq -c\)"),
         ('{"value": 5}', "value must be text, null or"),

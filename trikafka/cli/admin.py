@@ -1,4 +1,4 @@
-"""Shared parts of the commands over the admin client. Not a command."""
+"""Shared parts of the commands that use the admin client. Not a command itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
             except TrikafkaError as error:
                 await name_topics(admin, noted_errors())
                 if isinstance(error, UnknownTopicOrPartitionError):
-                    raise await _with_near_names(admin, error) from error
+                    named = await _with_near_names(admin, error)
+                    if named is not error:
+                        raise named from error
                 if isinstance(error, AdminErrors):
                     await name_topics(admin, error.exceptions)
                 raise
@@ -49,7 +51,7 @@ def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
 
 
 async def name_topics(admin: Admin, errors: Iterable[Exception]) -> None:
-    """Put similar names into those of the errors that are about a missing topic."""
+    """Add similar names of topics to the text of each error about a missing topic."""
     from ..errors import UnknownTopicOrPartitionError
 
     for each in errors:
@@ -58,9 +60,10 @@ async def name_topics(admin: Admin, errors: Iterable[Exception]) -> None:
 
 
 async def _with_near_names(admin: Admin, error: Exception) -> Exception:
-    """Return the error about a missing topic in the words of all commands, with similar names.
+    """Return the error about a missing topic in the commands' own words, with similar names.
 
-    A broker's response names the topic, and the admin client does not look up others for it.
+    The text of the admin client's error has only the name from the broker's response. An error
+    without a name is returned as it is.
     """
     from ..errors import TrikafkaError, topic_missing
 

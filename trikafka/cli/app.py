@@ -151,7 +151,7 @@ def run(args: Sequence[str]) -> int:
         _let_go_of_stdout()
         return BROKEN_PIPE
     except SystemExit:
-        # So click ends the process if the reader of its help has gone; it has replaced the stream.
+        # If the reader of its help has gone, click replaces sys.stdout and exits.
         if sys.stdout is stdout:
             raise
         _let_go_of_stdout()
@@ -264,7 +264,7 @@ def _hold_places() -> None:
 
 
 def _use_bytes() -> None:
-    """Keep Windows from translating line ends in what is read and written."""
+    """Keep Windows from translating line ends in the standard input and output."""
     if sys.platform == "win32":
         import msvcrt
 

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     "2026-01-31T12:00 in UTC (or with +01:00), -1h (s, m, h, d), or @ and milliseconds. With a group:"
     " where to begin what it has not committed yet.",
 )
-@click.option("-e", "--until-end", is_flag=True, help="End after what is there at the start.")
+@click.option("-e", "--until-end", is_flag=True, help="End after the records of the start.")
 @click.option(
     "--until",
     "until_time",
     metavar="TIME",
-    help="End before the first record of each partition that is as late as TIME, or at its end.",
+    help="End each partition before its first record from TIME on, or at its end.",
 )
 @click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="End after N records.")
 @click.option(
@@ -72,15 +72,15 @@ if TYPE_CHECKING:
     help="Print keys and values as they are, with TEXT between.",
 )
 @click.option(
-    "-Z", "--null", is_flag=True, help="Print NULL where key or value is null (not in JSON)."
+    "-Z", "--null", is_flag=True, help="Print NULL for a key or value that is null (not in JSON)."
 )
 @click.option(
     "--value-format",
     type=ValueFormatType(),
     default="text",
     show_default=True,
-    help="How values are printed. In lines of JSON, a value that is JSON becomes part of the line "
-    "by json. Plugins may offer more.",
+    help="How values are printed. In lines of JSON, json makes a value that is JSON a part of the "
+    "line. Plugins may offer more formats.",
 )
 @click.option(
     "--key-format",
@@ -90,7 +90,9 @@ if TYPE_CHECKING:
     help="How keys are printed.",
 )
 @click.option(
-    "--headers", is_flag=True, help="Print headers first, name=value, and a tab (not in JSON)."
+    "--headers",
+    is_flag=True,
+    help="Print the headers first, as name=value, then a tab (not in JSON).",
 )
 @click.option(
     "--grep",
@@ -155,7 +157,7 @@ def command(
 def reading(
     common: Common, group: str | None, start: str | None
 ) -> tuple[dict[str, Any], str | None, Start | None]:
-    """Return the consumer's settings, its group and its start, by the options about them.
+    """Return the consumer's settings, its group and its start, from the options about them.
 
     Raises:
         click.UsageError: The options contradict each other.
@@ -205,9 +207,9 @@ def _check_reset(asked: str, group: str | None, start: str | None, words: dict[s
 
     parse_reset(asked)
     if start is not None and words.get(start) != asked:
-        warn(f"--from decides where it begins: auto.offset.reset={asked} does not count")
+        warn(f"--from decides where to begin: auto.offset.reset={asked} has no effect")
     elif start is None and group is None and asked != "earliest":
         warn(
-            f"auto.offset.reset={asked} does not count without a group: it begins at the "
-            "beginning, or where --from says"
+            f"auto.offset.reset={asked} has no effect without a group: the first record is the "
+            "earliest, or the one that --from gives"
         )

@@ -45,7 +45,7 @@ from .running import run
     metavar="WHERE",
     help="Where to begin, as in 'trikafka consume'.  [default: beginning]",
 )
-@click.option("-e", "--until-end", is_flag=True, help="End after what is there at the start.")
+@click.option("-e", "--until-end", is_flag=True, help="End after the records of the start.")
 @click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="End after N records.")
 @click.option(
     "--keep-partitions",

@@ -86,7 +86,7 @@ def from_json(text: bytes) -> Line:
     for name in found:
         if name not in FIELDS:
             near = difflib.get_close_matches(name, FIELDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FIELDS)}"
+            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(FIELDS)}"
             if found.keys().isdisjoint(("key", "value")) and not near:
                 hint += "; for lines that are the values themselves use --format raw"
             raise BadLineError(f"unknown field {name!r}; {hint}")
@@ -155,7 +155,7 @@ def _why(error: Exception) -> str:
 
 
 def from_raw(key_delimiter: bytes | None, empty_is_null: bool) -> Callable[[bytes], Line]:
-    """Return a reader of lines that are values, or keys and values with a delimiter between."""
+    """Return a function that reads a line: a value, or a key, the delimiter and a value."""
 
     def part(data: bytes) -> bytes | None:
         return data if data or not empty_is_null else None
@@ -165,14 +165,14 @@ def from_raw(key_delimiter: bytes | None, empty_is_null: bool) -> Callable[[byte
             return Line(None, None, None, None, part(line), ())
         key, found, value = line.partition(key_delimiter)
         if not found:
-            raise BadLineError(f"there is no key delimiter {unescaped(key_delimiter)!r} in it")
+            raise BadLineError(f"the line has no key delimiter {unescaped(key_delimiter)!r}")
         return Line(None, None, None, part(key), part(value), ())
 
     return read
 
 
 def argument_bytes(text: str) -> bytes:
-    """Return an argument of the command line as bytes, also those that are not UTF-8."""
+    """Return the bytes of an argument of the command line, even if they are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -187,7 +187,7 @@ def unescaped(data: bytes) -> str:
 VALUE_FORMATS = ("text", "json", "hex", "base64")
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN = re.compile(r"%(.)|\\x([0-9A-Fa-f]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
-#: The signs of formats: those of kcat. Topic and partition are the same for a whole batch.
+#: The signs of formats, as of kcat. Topic and partition are the same for all records of a batch.
 _TOPIC, _PARTITION = ord("t"), ord("p")
 _JSON_TOPIC = ord("j")
 _SIGNS = "tpoTkshKSR"
@@ -195,9 +195,10 @@ _SIGNS = "tpoTkshKSR"
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """The line of a record: its parts, and what stands for a null.
+    """The line of a record: its parts, and the bytes that stand for a null.
 
-    ``key`` and ``value`` turn the bytes of a record into those to print; ``None``: as they are.
+    ``key`` and ``value`` turn the bytes of a record into the bytes to print. ``None`` prints the
+    record's bytes.
     """
 
     parts: tuple[Part, ...]
@@ -231,7 +232,7 @@ class OutputFormat:
 
 
 def literal(text: str) -> bytes:
-    """Return a text with backslash escapes as bytes."""
+    """Return a text as bytes, with its backslash escapes replaced."""
     parts = (
         bytes([int(m[2], 16)])
         if m[2]
@@ -270,7 +271,7 @@ def from_template(template: str, null: bytes = b"") -> OutputFormat:
 
 
 def _add(parts: list[Part], text: bytes) -> None:
-    """Add bytes as they are, to the part before where that is possible."""
+    """Add constant bytes, to the last part if that is constant, too."""
     if parts and not parts[-1][0]:
         text = parts.pop()[1] + text
     parts.append((0, text))
@@ -284,9 +285,11 @@ ValueFormat = str | Callable[[bytes], tuple[bool, object]]
 def json_format(key: ValueFormat = "text", value: ValueFormat = "text") -> OutputFormat:
     """Return the format of JSON lines, with keys and values in these formats.
 
-    With ``json`` what is JSON becomes a part of the line, and so does what a plugin decodes;
-    anything else is printed as ``text`` is.
+    With ``json`` a key or value that is JSON becomes a part of the line, and so does one that a
+    plugin decodes. All others are printed as with ``text``.
     """
+    # In the signs of _wire.rendering: x and y print key and value as a text of JSON, k and s as the
+    # bytes that _transform() returns.
     signs = {"text": "xy", "hex": "xy", "base64": "xy"}
     parts: list[Part] = []
     for text, sign in (
@@ -315,7 +318,10 @@ def _transform(form: ValueFormat, *, in_json: bool) -> Transform | None:
 def _decoded(
     decode: Callable[[bytes], tuple[bool, object]], in_json: bool, data: bytes | None
 ) -> bytes | None:
-    """Return what a plugin makes of bytes as JSON; out of JSON, text is printed as it is."""
+    """Return the value that a plugin decodes from bytes, as JSON.
+
+    Outside of a line of JSON, a text or bytes are returned without quotes and escapes.
+    """
     if data is None:
         return None
     known, value = decode(data)
@@ -329,7 +335,8 @@ def _decoded(
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:  # a NaN, or a value within itself
         text = json.dumps(str(value), ensure_ascii=False)
-    return text.encode("utf-8", "backslashreplace")  # of half a surrogate pair makes JSON's escape
+    # The escape for half of a surrogate pair is the same in JSON.
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _embedded(data: bytes | None) -> bytes | None:
@@ -347,7 +354,7 @@ def _one_line(data: bytes | None) -> bytes | None:
 
 
 def _compact(data: bytes) -> bytes | None:
-    """Return JSON on one line; ``None``: this is none.
+    """Return JSON on one line; ``None`` if the bytes are not JSON.
 
     Line ends stand only between the tokens of JSON, so numbers and texts stay as they are.
     """
@@ -396,7 +403,7 @@ def output_format(
     else:
         near = difflib.get_close_matches(text.lower(), ("json", "raw"), n=1)
         hint = (
-            f"did you mean {near[0]!r}?" if near else r"it is 'json', 'raw', or such as '%k: %s\n'"
+            f"did you mean {near[0]!r}?" if near else r"give 'json', 'raw', or such as '%k: %s\n'"
         )
         raise click.BadParameter(
             f"{text!r} prints the same for each record; {hint}", param_hint="--format"
@@ -406,10 +413,12 @@ def output_format(
     )
 
 
-# Text is matched as text: in bytes, "[äö]" would be a set of four bytes, and find "ü", too. Bytes
-# that are not UTF-8 have no characters, so the pattern's own bytes are looked for in them.
+# Text is matched as text: in bytes, "[äö]" would be a set of four bytes, and match a part of "ü",
+# too. Bytes that are not UTF-8 have no characters, so they are matched with the bytes of the pattern.
 def matching(pattern: str) -> Callable[[Record], bool]:
-    """Return whether a record has a match in its key, its value or a header's value.
+    """Return a function that returns whether a record matches.
+
+    The pattern may match a part of the key, of the value or of a header's value.
 
     Raises:
         click.BadParameter: The pattern is no regular expression.
@@ -421,7 +430,7 @@ def matching(pattern: str) -> Callable[[Record], bool]:
             f"{pattern!r} is no regular expression: {error}", param_hint="--grep"
         ) from None
     in_bytes = None
-    with suppress(re.error, ValueError):  # some patterns are for text only, such as (?u)
+    with suppress(re.error, ValueError):  # Some patterns are for text only, such as (?u).
         in_bytes = re.compile(argument_bytes(pattern))
 
     def found(data: bytes) -> bool:

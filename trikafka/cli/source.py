@@ -19,7 +19,8 @@ _PIECE = 1 << 20
 #: Bytes of the longest line.
 LONGEST = 100_000_000
 #: Flags of the file. O_BINARY is Windows' own: without it, line ends are translated. Without
-#: O_NONBLOCK, opening a named pipe would hold up everything, signals too, until it has a writer.
+#: O_NONBLOCK, opening a named pipe would block the whole process until the pipe has a writer, and
+#: no signal would be handled.
 _READ = os.O_RDONLY
 for _name in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"):
     _READ |= getattr(os, _name, 0)
@@ -62,8 +63,8 @@ class Lines:
         self._size = 0
         self._ended = False
         # A thread whose call was cancelled may have read lines already, which must not be lost. So
-        # it waits for input without the lock, and reads while it holds the lock. Then `kept` either
-        # gets the block that it has read, or prevents the reading.
+        # the thread waits for input without the lock, and reads while it holds the lock. So `kept`
+        # either gets the block that the thread has read, or prevents the reading.
         self._lock = threading.Lock()
         self._left = False
         self._unclaimed: Any = None
@@ -116,8 +117,8 @@ class Lines:
 
     def _read_unclaimed(self, convert: Callable[[bytes], T]) -> T | None:
         if not hasattr(select, "poll"):
-            # Windows cannot wait for input without reading it. The lock is not held during that,
-            # because `kept` would then have to wait for it after a signal.
+            # Windows cannot wait for input without reading it. The lock is not held meanwhile, or
+            # `kept` would wait for the lock after a signal.
             return self._next_block(convert)
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
@@ -169,7 +170,7 @@ class Lines:
             self._rest.append(rest)
             self._size += len(rest)
         if self._size > LONGEST:
-            raise BadLineError(f"it is longer than {LONGEST} bytes")
+            raise BadLineError(f"the line is longer than {LONGEST} bytes")
 
 
 def split(block: bytes) -> list[bytes]:

@@ -19,16 +19,16 @@ from .running import ReaderGoneError, printable
 if TYPE_CHECKING:
     from ..types import TopicPartition
 
-#: The narrowest column to which a cut table is made to fit.
+#: The width from which on a column is not cut any more.
 _NARROWEST = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return columns padded to their widest cell; numbers to the right, ``None`` as ``-``.
+    """Return columns padded to their widest cell, with numbers at the right and ``None`` as ``-``.
 
-    On a terminal the header is bold, and the widest cells are cut so that a row is one line, unless
-    ``wide`` was asked for.
+    On a terminal the header is bold. The widest columns are cut there so that a row is one line,
+    except with ``--output wide``.
     """
     body = list(rows)
     numeric = [
@@ -38,7 +38,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     cells = [list(header), *([_text(cell) for cell in row] for row in body)]
     widths = [max(_width(row[at]) for row in cells) for at in range(len(header))]
     terminal = is_terminal()
-    if terminal and _way() != "wide":
+    if terminal and _output_option() != "wide":
         _fit(widths, [len(name) for name in header], shutil.get_terminal_size().columns)
     lines = [
         "  ".join(
@@ -57,7 +57,7 @@ def time_text(ms: int | None, timespec: str = "milliseconds") -> str | None:
     if ms is None:
         return None
     try:
-        # Without a float, in which a far time loses its last millisecond.
+        # No float: a float would lose the last millisecond of a far time.
         return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec=timespec)
     except OverflowError:  # such as a producer's time in microseconds
         return str(ms)
@@ -67,7 +67,7 @@ def _fit(widths: list[int], headers: list[int], room: int) -> None:
     """Make the widest columns narrower, as far as the headers allow, until a row fits."""
     excess = sum(widths) + 2 * (len(widths) - 1) - room
     while excess > 0:
-        # Take a character from the widest column, again until the row fits.
+        # Take one character from the widest column.
         spare = [
             width - max(header, _NARROWEST) for width, header in zip(widths, headers, strict=True)
         ]
@@ -81,7 +81,7 @@ def _fit(widths: list[int], headers: list[int], room: int) -> None:
 def _cut(cell: str, width: int) -> str:
     if _width(cell) <= width:
         return cell
-    # In one pass: names of other programs, such as client ids, may have thousands of letters.
+    # In one pass: names from other programs, such as client ids, may have thousands of letters.
     kept = 0
     taken = 0
     for letter in cell:
@@ -98,7 +98,7 @@ def _padded(cell: str, width: int, right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the number of a terminal's columns: letters of East Asia take two of them."""
+    """Return the columns of a terminal that a text takes: wide letters of East Asia take two."""
     if text.isascii():
         return len(text)
     return sum(
@@ -107,8 +107,8 @@ def _width(text: str) -> int:
     )
 
 
-def _way() -> str | None:
-    """Return the way to print that the running command was asked for."""
+def _output_option() -> str | None:
+    """Return the ``--output`` of the running command; ``None`` if it has no such option."""
     context = click.get_current_context(silent=True)
     if context is None or "output" not in context.params:
         return None
@@ -136,7 +136,7 @@ def say(text: str) -> None:
 
 def say_json(what: object) -> None:
     """Print JSON to the standard output: one document, or a line for each element of a list."""
-    if _way() != "jsonl":
+    if _output_option() != "jsonl":
         say(_json(what, indent=2))
         return
     rows = what if isinstance(what, list) else [what]
@@ -145,13 +145,13 @@ def say_json(what: object) -> None:
 
 
 def _json(what: object, indent: int | None = None) -> str:
-    """Return JSON; its own escapes stand for what the output's encoding lacks."""
+    """Return JSON, with JSON's escapes if the output's encoding lacks one of the characters."""
     text = json.dumps(what, indent=indent, ensure_ascii=False)
     return text if _encodable(text) else json.dumps(what, indent=indent)
 
 
 def _escaped(text: str) -> str:
-    """Return a text with escapes for what the output's encoding lacks."""
+    """Return a text with escapes for the characters that the output's encoding lacks."""
     if _encodable(text):
         return text
     return text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding)
@@ -160,7 +160,7 @@ def _escaped(text: str) -> str:
 # In the C locale Python writes UTF-8. Other locales, PYTHONIOENCODING and pipes on Windows have
 # encodings that lack letters.
 def _encodable(text: str) -> bool:
-    """Return whether the encoding of the standard output has all signs of a text."""
+    """Return whether the encoding of the standard output has all characters of a text."""
     if text.isascii() or sys.stdout is None:
         return True
     try:
@@ -187,7 +187,7 @@ def say_rows(
         output: The way to print, ``table`` or ``json``.
         columns: The fields of an object, and the headers of their columns in a table.
         rows: The cells of each row.
-        none: The line instead of a table without rows; ``None`` prints the headers alone.
+        none: The line to print if there are no rows; ``None`` prints the headers alone.
     """
     if output == "json":
         say_json([dict(zip(columns, row, strict=True)) for row in rows])
