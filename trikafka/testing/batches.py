@@ -14,6 +14,7 @@ import cramjam
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from trikafka._checksum import crc32c
+from trikafka.error_codes import ErrorCode
 from trikafka.types import Record, TimestampType
 
 #: A record that a test appends: a value, or ``(key, value[, timestamp in ms[, headers]])``.
@@ -82,10 +83,10 @@ def split_batches(data: bytes) -> list[bytes]:
     batches, position = [], 0
     while position < len(data):
         if len(data) - position < HEADER_SIZE:
-            raise BadBatch(87, "a batch shorter than its header")
+            raise BadBatch(ErrorCode.INVALID_RECORD, "a batch shorter than its header")
         end = position + 12 + int(struct.unpack_from(">i", data, position + 8)[0])
         if end < position + HEADER_SIZE or end > len(data):
-            raise BadBatch(87, "a batch whose length does not fit")
+            raise BadBatch(ErrorCode.INVALID_RECORD, "a batch whose length does not fit")
         batches.append(bytes(data[position:end]))
         position = end
     return batches
@@ -113,11 +114,13 @@ def inspect(batch: bytes, *, check: bool = True) -> BatchInfo:
         count,
     ) = _HEADER.unpack_from(batch)
     if check and magic != 2:
-        raise BadBatch(43, f"record format {magic}")
+        raise BadBatch(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"record format {magic}")
     if check and crc != crc32c(memoryview(batch)[21:]):
-        raise BadBatch(2, "the CRC is wrong")
+        raise BadBatch(ErrorCode.CORRUPT_MESSAGE, "the CRC is wrong")
     if check and (count < 1 or delta != count - 1):
-        raise BadBatch(87, f"{count} records, but the last has the offset delta {delta}")
+        raise BadBatch(
+            ErrorCode.INVALID_RECORD, f"{count} records, but the last has the offset delta {delta}"
+        )
     return BatchInfo(
         base, length + 12, leader_epoch, attributes, delta, latest, pid, epoch, sequence, count
     )
@@ -135,7 +138,9 @@ def verify(batch: bytes) -> None:
     except BadBatch:
         raise
     except Exception as error:
-        raise BadBatch(87, f"the records cannot be read: {error!r}") from error
+        raise BadBatch(
+            ErrorCode.INVALID_RECORD, f"the records cannot be read: {error!r}"
+        ) from error
 
 
 def place(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
@@ -286,7 +291,9 @@ def _decompress(codec: int, data: bytes) -> bytes:
     if codec == 4:
         return bytes(cramjam.zstd.decompress(data))
     if not data[4] & 0x20:
-        raise BadBatch(-1, "lz4 with linked blocks, which Kafka does not read")
+        raise BadBatch(
+            ErrorCode.UNKNOWN_SERVER_ERROR, "lz4 with linked blocks, which Kafka does not read"
+        )
     return bytes(cramjam.lz4.decompress(data))
 
 

@@ -16,6 +16,7 @@ from types import TracebackType
 import trio
 import trio.testing
 
+from trikafka.error_codes import ErrorCode
 from trikafka.errors.groups import unwrapped
 from trikafka.types import OffsetAndMetadata, Record
 
@@ -590,7 +591,7 @@ class ScriptedCluster:
             self._state.coordinators[group] = node
         for each in self._groups.by_id.values():
             if group in (None, each.group_id):
-                each.refuse_all(16)
+                each.refuse_all(ErrorCode.NOT_COORDINATOR)
 
     def _set_state(self, node: int, state: NodeState) -> None:
         self._state.nodes[node].state = state

@@ -1,8 +1,8 @@
 """One connection of the scripted cluster, on the broker's side.
 
 A reader receives frames and logs the requests. As in Kafka, the requests of a connection are
-executed one after the other, so a slow one delays those behind it. The connection owns the stream.
-The :class:`Script` has the rules, and :data:`ANSWERS` the handlers.
+executed one after the other, so a slow request delays those behind it. The connection owns the
+stream. The :class:`Script` has the test's rules, and :data:`ANSWERS` the handlers.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ScriptedConnection:
         self._script = script
         self._gulp = gulp  # bytes to read at a time; a frozen node reads none
         self._scope = trio.CancelScope()
-        # The requests without a response. The client's own limit bounds their number.
+        # The requests that have no response yet. The client's own limit bounds their number.
         self._waiting: deque[tuple[Seen, Head]] = deque()
         self._arrived = WakeSignal()
         self._buffer = bytearray()

@@ -7,13 +7,19 @@ from typing import Any
 
 import trio
 
+from trikafka.error_codes import ErrorCode
+
 from .call import ScriptedCall
 from .leaders import endpoints, hint, led
 from .messages import Message
 from .sessions import FINAL, INITIAL, PartKey, ScriptedFetchSession, SessionPartition, asked
 from .state import Partition, StoredBatch
 
-_SESSION_ERRORS = (70, 71, 106)
+_SESSION_ERRORS = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
 
 
 async def fetch(call: ScriptedCall) -> Message:
@@ -130,10 +136,13 @@ def _fetch_one(
         part.current_leader_epoch,
         followers=follows,
     )
-    if (
-        code == 100 and item.name is not None
-    ):  # a session remembers the name that the id had before the topic was deleted
-        code = 103 if item.name in call.state.topics else 3
+    # A session remembers the name that the id had before the topic was deleted.
+    if code == ErrorCode.UNKNOWN_TOPIC_ID and item.name is not None:
+        code = (
+            ErrorCode.INCONSISTENT_TOPIC_ID
+            if item.name in call.state.topics
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
     answer: dict[str, Any] = {
         "partition_index": part.partition,
         "high_watermark": -1,
@@ -159,9 +168,9 @@ def _fetch_one(
     if (known := _diverging(partition, last_epoch, part.fetch_offset)) is not None:
         return here | {"diverging_epoch": {"epoch": known[0], "end_offset": known[1]}}
     if not partition.start <= part.fetch_offset <= end or last_epoch > partition.leader_epoch:
-        return answer | nowhere | {"error_code": 1}
+        return answer | nowhere | {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}
     if part.fetch_offset < partition.tiered and not partition.remote_readable:
-        return answer | nowhere | {"error_code": 109}
+        return answer | nowhere | {"error_code": ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE}
     batches = partition.read(
         part.fetch_offset, stable if call.request.isolation_level == 1 else end
     )

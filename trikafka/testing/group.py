@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import trio
 
+from trikafka.error_codes import ErrorCode
+
 from ._signal import Promise, WakeSignal
 from .modern import ModernGroup, ModernTimes
 
@@ -157,12 +159,16 @@ class Group:
         if instance_id is not None:
             owner = self.static_member(instance_id)
             if owner is None:
-                return 25
+                return ErrorCode.UNKNOWN_MEMBER_ID
             if owner.member_id != member_id:
-                return 82
+                return ErrorCode.FENCED_INSTANCE_ID
         if member_id not in self.members:
-            return 25
-        return 22 if generation is not None and generation != self.generation else 0
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return (
+            ErrorCode.ILLEGAL_GENERATION
+            if generation is not None and generation != self.generation
+            else 0
+        )
 
     def knows(self, member_id: str) -> bool:
         """Return whether a member may join with this member id."""
@@ -233,7 +239,7 @@ class Group:
         A stable group need not rebalance for it.
         """
         promise: Promise[JoinResult] = Promise()
-        old.refuse(82)
+        old.refuse(ErrorCode.FENCED_INSTANCE_ID)
         del self.members[old.member_id]
         self.members[new.member_id] = new
         new.assignment = old.assignment
@@ -268,7 +274,7 @@ class Group:
             member.touch()
             promise.give(Synced(0, member.assignment))
         else:
-            promise.give(Synced(27))
+            promise.give(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
         self.changed.notify()
         return promise
 
@@ -276,7 +282,7 @@ class Group:
         """Record a heartbeat; return the error code that makes the member join again, or 0."""
         self.members[member_id].touch()
         self.changed.notify()
-        return 27 if self.state is GroupState.PREPARING else 0
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else 0
 
     def remove(self, member_id: str) -> bool:
         """Remove a member; return False if there is no such member."""
@@ -287,7 +293,7 @@ class Group:
         member = self.members.pop(member_id, None)
         if member is None:
             return False
-        member.refuse(25)
+        member.refuse(ErrorCode.UNKNOWN_MEMBER_ID)
         if member_id == self.leader:
             self.leader = None
         if self.state is GroupState.PREPARING:
@@ -363,7 +369,7 @@ class Group:
         first = self.state is GroupState.EMPTY
         for member in self.members.values():
             if member.syncing is not None:
-                member.syncing.give(Synced(27))
+                member.syncing.give(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
                 member.syncing = None
                 member.touch()
         self.state = GroupState.PREPARING

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from trikafka.error_codes import ErrorCode
+
 from .call import ScriptedCall
 from .group import ClassicMember, CommittedOffset, Group, GroupState, JoinResult
 from .messages import Message
@@ -22,8 +24,8 @@ def refusal(call: ScriptedCall, group_id: str, *, nameless: bool = False) -> int
     if code := call.error(group_id):
         return code
     if not group_id and not nameless:
-        return 24
-    return 0 if call.state.coordinator_of(group_id) is call.node else 16
+        return ErrorCode.INVALID_GROUP_ID
+    return 0 if call.state.coordinator_of(group_id) is call.node else ErrorCode.NOT_COORDINATOR
 
 
 def _checked(
@@ -34,7 +36,7 @@ def _checked(
         return None, code
     group = call.groups.by_id.get(call.request.group_id)
     if group is None:
-        return None, 25
+        return None, ErrorCode.UNKNOWN_MEMBER_ID
     return group, group.check(member_id, instance_id, generation)
 
 
@@ -65,26 +67,26 @@ async def _join(call: ScriptedCall) -> JoinResult:
     if code := refusal(call, request.group_id):
         return JoinResult(code, request.member_id)
     if not groups.min_session_timeout <= session <= groups.max_session_timeout:
-        return JoinResult(26, request.member_id)
+        return JoinResult(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
     instance = request.group_instance_id
     known = groups.by_id.get(request.group_id)
     if known is not None and known.modern is not None:
         if known.modern.members:
-            return JoinResult(23, request.member_id)
+            return JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
         known.modern = None  # without members it may become a classic group
     holder = known.static_member(instance) if known and instance is not None else None
     if request.member_id and holder is not None and holder.member_id != request.member_id:
-        return JoinResult(82, request.member_id)
+        return JoinResult(ErrorCode.FENCED_INSTANCE_ID, request.member_id)
     if request.member_id and not (known and known.knows(request.member_id)):
-        return JoinResult(25, request.member_id)
+        return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
     group = groups.get_or_make(request.group_id)
     protocols = [(item.name, bytes(item.metadata)) for item in request.protocols]
     if not group.accepts(request.protocol_type, protocols, request.member_id):
-        return JoinResult(23, request.member_id)
+        return JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
     member_id = request.member_id or groups.new_member_id(instance or call.client_id)
     if not request.member_id and instance is None and call.version >= 4:
         group.expect(member_id, session)
-        return JoinResult(79, member_id)
+        return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id)
     rebalance = request.rebalance_timeout_ms / 1000 if call.version >= 1 else session
     member = ClassicMember(member_id, instance, call.client_id, session, rebalance, protocols)
     if holder is not None and not request.member_id:
@@ -101,7 +103,7 @@ async def sync_group(call: ScriptedCall) -> Message:
     if group is not None and not code:
         said = request.protocol_type, request.protocol_name
         if call.version >= 5 and said != (group.protocol_type, group.protocol):
-            code = 23
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group is None or code:
         return call.respond(error_code=code, assignment=b"")
     assignments = {item.member_id: bytes(item.assignment) for item in request.assignments}
@@ -130,8 +132,8 @@ async def leave_group(call: ScriptedCall) -> Message:
     request = call.request
     if call.version < 3:
         group, code = _checked(call, request.member_id, None, None)
-        if group is not None and code == 25:
-            code = 0 if request.member_id in group.pending else 25
+        if group is not None and code == ErrorCode.UNKNOWN_MEMBER_ID:
+            code = 0 if request.member_id in group.pending else ErrorCode.UNKNOWN_MEMBER_ID
         if group is not None and not code:
             group.remove(request.member_id)
         return call.respond(error_code=code)
@@ -140,7 +142,11 @@ async def leave_group(call: ScriptedCall) -> Message:
     group = call.groups.by_id.get(request.group_id)
     members = []
     for item in request.members:
-        code = 25 if group is None else _leave_one(group, item.member_id, item.group_instance_id)
+        code = (
+            ErrorCode.UNKNOWN_MEMBER_ID
+            if group is None
+            else _leave_one(group, item.member_id, item.group_instance_id)
+        )
         members.append(
             {
                 "member_id": item.member_id,
@@ -160,15 +166,15 @@ def _leave_one(group: Group, member_id: str, instance_id: str | None) -> int:
         ]
         for each in holders:
             group.modern.remove(each)
-        return 0 if holders else 25
+        return 0 if holders else ErrorCode.UNKNOWN_MEMBER_ID
     if instance_id is not None:
         holder = group.static_member(instance_id)
         if holder is None:
-            return 25
+            return ErrorCode.UNKNOWN_MEMBER_ID
         if member_id and holder.member_id != member_id:
-            return 82
+            return ErrorCode.FENCED_INSTANCE_ID
         member_id = holder.member_id
-    return 0 if group.remove(member_id) else 25
+    return 0 if group.remove(member_id) else ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def offset_commit(call: ScriptedCall) -> Message:
@@ -183,11 +189,13 @@ async def offset_commit(call: ScriptedCall) -> Message:
             label = topic.name if topic else item.name
             # As in Kafka, a missing topic is refused before the member is checked.
             unknown = missing or (
-                0 if topic is not None and topic.partition(part.partition_index) is not None else 3
+                0
+                if topic is not None and topic.partition(part.partition_index) is not None
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
             error = call.error(label, part.partition_index) or unknown or code
             if not error and len(part.committed_metadata or "") > 4096:
-                error = 12
+                error = ErrorCode.OFFSET_METADATA_TOO_LARGE
             if not error:
                 committed = CommittedOffset(
                     part.committed_offset,
@@ -206,7 +214,7 @@ async def offset_delete(call: ScriptedCall) -> Message:
     """Delete committed offsets of a group without members."""
     request = call.request
     group = call.groups.by_id.get(request.group_id)
-    code = refusal(call, request.group_id) or (69 if group is None else 0)
+    code = refusal(call, request.group_id) or (ErrorCode.GROUP_ID_NOT_FOUND if group is None else 0)
     topics: list[Message] = []
     if code or group is None:
         return call.respond(error_code=code, topics=topics)
@@ -214,7 +222,11 @@ async def offset_delete(call: ScriptedCall) -> Message:
         parts = []
         for part in item.partitions:
             # A broker asks whether a member is subscribed to the topic. Here any member will do.
-            error = 86 if group.members or (group.modern and group.modern.members) else 0
+            error = (
+                ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                if group.members or (group.modern and group.modern.members)
+                else 0
+            )
             error = call.error(item.name, part.partition_index) or error
             if not error:
                 group.offsets.pop((item.name, part.partition_index), None)
@@ -226,19 +238,23 @@ async def offset_delete(call: ScriptedCall) -> Message:
 def _commit_refusal(call: ScriptedCall) -> int:
     request = call.request
     if call.state.coordinator_of(request.group_id) is not call.node:
-        return 16
+        return ErrorCode.NOT_COORDINATOR
     generation = request.generation_id_or_member_epoch
     group = call.groups.by_id.get(request.group_id)
     if group is None or group.empty:
-        # a committer that is no member may commit to an empty group
-        return 0 if generation < 0 else (69 if call.version >= 9 else 22) if group is None else 25
+        # A consumer that is no member may commit to an empty group.
+        if generation < 0:
+            return ErrorCode.NONE
+        if group is not None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.GROUP_ID_NOT_FOUND if call.version >= 9 else ErrorCode.ILLEGAL_GENERATION
     if group.modern is not None:
         return _modern_commit_refusal(call, group.modern)
     code = group.check(request.member_id, request.group_instance_id, generation)
     if code:
         return code
     if group.state is GroupState.COMPLETING:
-        return 27
+        return ErrorCode.REBALANCE_IN_PROGRESS
     group.members[request.member_id].touch()
     return 0
 
@@ -248,7 +264,7 @@ def _modern_commit_refusal(call: ScriptedCall, modern: ModernGroup) -> int:
     try:
         modern.member(request.member_id)
         if call.version < 9:
-            return 35  # the consumer protocol needs version 9
+            return ErrorCode.UNSUPPORTED_VERSION  # the consumer protocol needs version 9
         modern.check(request.member_id, request.generation_id_or_member_epoch)
     except Refused as refused:
         return refused.code
@@ -319,7 +335,13 @@ def _fetch_topics(
             error = (
                 call.error(label, index)
                 or code
-                or (missing if missing == 100 else 88 if unstable else 0)
+                or (
+                    missing
+                    if missing == ErrorCode.UNKNOWN_TOPIC_ID
+                    else ErrorCode.UNSTABLE_OFFSET_COMMIT
+                    if unstable
+                    else 0
+                )
             )
             if error:
                 found = CommittedOffset(-1, -1, "")
@@ -371,7 +393,10 @@ def _describe(call: ScriptedCall, group_id: str) -> dict[str, Any]:
         return empty | {"error_code": code, "group_state": ""}
     group = call.groups.by_id.get(group_id)
     if group is None or group.modern is not None:
-        return empty | {"error_code": 69 if call.version >= 6 else 0, "group_state": "Dead"}
+        return empty | {
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND if call.version >= 6 else 0,
+            "group_state": "Dead",
+        }
     shown = group.state is GroupState.STABLE
     members = [
         {
@@ -401,11 +426,11 @@ async def delete_groups(call: ScriptedCall) -> Message:
         code = refusal(call, group_id)
         group = call.groups.by_id.get(group_id)
         if not code and group is None:
-            code = 69
+            code = ErrorCode.GROUP_ID_NOT_FOUND
         elif (
             not code and group is not None and not (group.empty and group.state is GroupState.EMPTY)
         ):
-            code = 68
+            code = ErrorCode.NON_EMPTY_GROUP
         if not code:
             del call.groups.by_id[group_id]
         results.append({"group_id": group_id, "error_code": code})

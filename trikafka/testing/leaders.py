@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from trikafka.error_codes import ErrorCode
+
 from .call import ScriptedCall
 from .state import Partition, Topic
 
 _HINTS_SINCE = {0: 10, 1: 16}  # Produce and Fetch
-_HINTED = (6, 74)  # NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the new leader
+#: The errors whose responses name the new leader.
+_HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 def led(
@@ -32,13 +35,19 @@ def led(
         return topic, None, scripted
     partition = topic.partition(index) if topic else None
     if partition is None:
-        return topic, None, code or 3
+        return topic, None, code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if 0 <= epoch != partition.leader_epoch:
-        return topic, partition, 74 if epoch < partition.leader_epoch else 75
+        return (
+            topic,
+            partition,
+            ErrorCode.FENCED_LEADER_EPOCH
+            if epoch < partition.leader_epoch
+            else ErrorCode.UNKNOWN_LEADER_EPOCH,
+        )
     serves = partition.leader == call.node.node_id or (
         followers and call.node.node_id in partition.replicas
     )
-    return topic, partition, 0 if serves else 6
+    return topic, partition, 0 if serves else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def hint(call: ScriptedCall, partition: Partition | None, code: int) -> dict[str, Any]:

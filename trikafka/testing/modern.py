@@ -24,6 +24,8 @@ from typing import NamedTuple
 
 import trio
 
+from trikafka.error_codes import ErrorCode
+
 from .assignors import ASSIGNORS, Part, Parts
 from .state import Topic
 
@@ -216,7 +218,10 @@ class ModernGroup:
         """
         member = self.member(member_id)
         if epoch != member.epoch:
-            raise Refused(113, f"The member epoch {epoch} is not the current one, {member.epoch}.")
+            raise Refused(
+                ErrorCode.STALE_MEMBER_EPOCH,
+                f"The member epoch {epoch} is not the current one, {member.epoch}.",
+            )
 
     def member(self, member_id: str) -> ModernMember:
         """Return the member with that id.
@@ -225,7 +230,9 @@ class ModernGroup:
             Refused: There is none.
         """
         if member_id not in self.members:
-            raise Refused(25, f"Member {member_id} is not a member of the group.")
+            raise Refused(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of the group."
+            )
         return self.members[member_id]
 
     def remove(self, member_id: str) -> None:
@@ -295,7 +302,7 @@ class ModernGroup:
             return member, False  # a member may always join again
         if beat.epoch > member.epoch:
             raise Refused(
-                110,
+                ErrorCode.FENCED_MEMBER_EPOCH,
                 f"The member epoch {beat.epoch} is greater than the coordinator's, {member.epoch}.",
             )
         lost = (
@@ -305,7 +312,7 @@ class ModernGroup:
         )
         if beat.epoch < member.epoch and not lost:  # the last response may have been lost
             raise Refused(
-                110,
+                ErrorCode.FENCED_MEMBER_EPOCH,
                 f"The member epoch {beat.epoch} is smaller than the coordinator's, {member.epoch}.",
             )
         return member, False
@@ -318,15 +325,19 @@ class ModernGroup:
     def _holder(self, member_id: str, instance_id: str) -> ModernMember:
         holder = self._static(instance_id)
         if holder is None:
-            raise Refused(25, f"Instance {instance_id} is unknown.")
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance {instance_id} is unknown.")
         if holder.member_id != member_id:
-            raise Refused(82, f"Instance {instance_id} belongs to another member now.")
+            raise Refused(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Instance {instance_id} belongs to another member now.",
+            )
         return holder
 
     def _take_over(self, old: ModernMember, beat: Beat) -> ModernMember:
         if old.epoch != LEAVES_FOR_A_WHILE:
             raise Refused(
-                111, f"Instance {beat.instance_id} is still held by member {old.member_id}."
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Instance {beat.instance_id} is still held by member {old.member_id}.",
             )
         new = ModernMember(
             beat.member_id,
@@ -394,7 +405,8 @@ def check_regex(regex: str) -> None:
         re.compile(regex)
     except re.error as error:
         raise Refused(
-            128, f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
         ) from error
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from trikafka.error_codes import ErrorCode
+
 from .assignors import ASSIGNORS, Part
 from .call import ScriptedCall
 from .group import Group
@@ -80,7 +82,9 @@ def _modern(call: ScriptedCall, group: Group | None) -> ModernGroup:
     if group is not None and group.modern is not None:
         return group.modern
     if not joins or (group is not None and (group.members or group.pending)):
-        raise Refused(69, f"Group {call.request.group_id} is not a consumer group.")
+        raise Refused(
+            ErrorCode.GROUP_ID_NOT_FOUND, f"Group {call.request.group_id} is not a consumer group."
+        )
     group = call.groups.get_or_make(call.request.group_id)
     group.modern = ModernGroup(
         call.state.topics,
@@ -123,10 +127,10 @@ def _validate(call: ScriptedCall) -> None:
         ]
     for wrong, reason in checks:
         if wrong:
-            raise Refused(42, reason)
+            raise Refused(ErrorCode.INVALID_REQUEST, reason)
     if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
         raise Refused(
-            112,
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {request.server_assignor} is not supported, only "
             f"{', '.join(ASSIGNORS)}.",
         )
@@ -145,7 +149,9 @@ async def consumer_group_describe(call: ScriptedCall) -> Message:
 
 def _describe(call: ScriptedCall, group_id: str) -> dict[str, Any]:
     group = call.groups.by_id.get(group_id)
-    code = refusal(call, group_id) or (0 if group is not None and group.modern is not None else 69)
+    code = refusal(call, group_id) or (
+        0 if group is not None and group.modern is not None else ErrorCode.GROUP_ID_NOT_FOUND
+    )
     if code or group is None or group.modern is None:
         message = (
             f"Group {group_id} not found."
@@ -155,7 +161,7 @@ def _describe(call: ScriptedCall, group_id: str) -> dict[str, Any]:
         return {
             "group_id": group_id,
             "error_code": code,
-            "error_message": message if code == 69 else None,
+            "error_message": message if code == ErrorCode.GROUP_ID_NOT_FOUND else None,
         }
     modern = group.modern
     names = {topic.topic_id: name for name, topic in call.state.topics.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from trikafka.error_codes import ErrorCode
+
 from .call import ScriptedCall
 from .leaders import led
 from .messages import Message
@@ -39,7 +41,7 @@ async def list_offsets(call: ScriptedCall) -> Message:
 def _list_one(call: ScriptedCall, topic: str, part: Any) -> dict[str, Any]:
     _, partition, code = led(call, topic, None, part.partition_index, part.current_leader_epoch)
     if not code and part.timestamp < 0 and call.version < _SINCE.get(part.timestamp, 99):
-        code = 35
+        code = ErrorCode.UNSUPPORTED_VERSION
     answer = {
         "partition_index": part.partition_index,
         "error_code": code,

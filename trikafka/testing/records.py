@@ -36,7 +36,7 @@ def _produce_one(call: ScriptedCall, item: Any, part: Any, acks_ok: bool) -> dic
     topic, partition, code = led(call, item.name, item.topic_id, part.index)
     answer = {
         "index": part.index,
-        "error_code": code or (0 if acks_ok else 21),
+        "error_code": code or (0 if acks_ok else ErrorCode.INVALID_REQUIRED_ACKS),
         "base_offset": -1,
         "log_start_offset": -1,
     }
@@ -51,9 +51,12 @@ def _produce_one(call: ScriptedCall, item: Any, part: Any, acks_ok: bool) -> dic
     try:
         batches = split_batches(bytes(part.records or b""))
         if len(batches) != 1:
-            raise BadBatch(87, f"a produce request has one batch a partition, not {len(batches)}")
+            raise BadBatch(
+                ErrorCode.INVALID_RECORD,
+                f"a produce request has one batch a partition, not {len(batches)}",
+            )
         if len(batches[0]) > int(topic.config.get("max.message.bytes", _MAX_MESSAGE_BYTES)):
-            raise BadBatch(10, f"the batch has {len(batches[0])} bytes")
+            raise BadBatch(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {len(batches[0])} bytes")
         verify(batches[0])
         if refused := _refusal(call, partition, batches[0]):
             raise BadBatch(refused, "the partition was not added to the transaction")
@@ -65,7 +68,7 @@ def _produce_one(call: ScriptedCall, item: Any, part: Any, acks_ok: bool) -> dic
                 {"batch_index": index, "batch_index_error_message": text} for index in keyless
             ]
             return answer | {
-                "error_code": 87,
+                "error_code": ErrorCode.INVALID_RECORD,
                 "record_errors": errors,
                 "error_message": "One or more records have been rejected",
             }

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from trikafka.error_codes import ErrorCode
+
 FINAL = -1  # the epoch of a full request without a session, or one that ends its session
 INITIAL = 0  # the epoch of a full request that opens a session
 _LAST_EPOCH = 2**31 - 1
@@ -114,7 +116,9 @@ class FetchSessions:
         """Return the session of an incremental request, and its error code or 0."""
         session = self.by_id.get(session_id)
         if session is None:
-            return None, 70
+            return None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.by_id != by_id:
-            return None, 106
-        return (session, 0) if session.epoch == epoch else (None, 71)
+            return None, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        if session.epoch != epoch:
+            return None, ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        return session, ErrorCode.NONE

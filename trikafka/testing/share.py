@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeAlias
 
+from trikafka.error_codes import ErrorCode
+
 from ._signal import WakeSignal
 
 #: A partition: its topic's id and its number.
 Part: TypeAlias = tuple[uuid.UUID, int]
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
-_INVALID_REQUEST, _INVALID_RECORD_STATE = 42, 121
-_UNKNOWN_SESSION, _WRONG_EPOCH, _TOO_MANY_SESSIONS = 122, 123, 133
 _LAST_EPOCH = 2**31 - 1
 
 
@@ -148,7 +148,7 @@ class SharedPartition:
                 or (kind == RENEW and not self._times.renewals)
             ):
                 raise ScriptedShareError(
-                    _INVALID_RECORD_STATE, f"the member does not hold offset {offset}"
+                    ErrorCode.INVALID_RECORD_STATE, f"the member does not hold offset {offset}"
                 )
         for offset, kind in kinds.items():
             record = self.records[offset]
@@ -250,7 +250,9 @@ class ShareGroups:
         key = (node, group, member)
         taken = sum(each[0] == node for each in self.sessions if each != key)
         if taken >= self.times.session_limit:
-            raise ScriptedShareError(_TOO_MANY_SESSIONS, "no room for another share session")
+            raise ScriptedShareError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED, "no room for another share session"
+            )
         session = self.sessions[key] = ScriptedShareSession(connection)
         return session
 
@@ -262,10 +264,11 @@ class ShareGroups:
         """
         session = self.sessions.get((node, group, member))
         if session is None:
-            raise ScriptedShareError(_UNKNOWN_SESSION, "no such share session")
+            raise ScriptedShareError(ErrorCode.SHARE_SESSION_NOT_FOUND, "no such share session")
         if epoch not in (session.epoch, -1):
             raise ScriptedShareError(
-                _WRONG_EPOCH, f"the share session expects epoch {session.epoch}, not {epoch}"
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+                f"the share session expects epoch {session.epoch}, not {epoch}",
             )
         return session
 
@@ -303,9 +306,11 @@ def kinds_of(batches: Iterable[tuple[int, int, list[int]]]) -> dict[int, int]:
     for first, last, types in batches:
         count = last - first + 1
         if first <= before or count < 1 or len(types) not in (1, count):
-            raise ScriptedShareError(_INVALID_REQUEST, "the ranges do not ascend, or do not fit")
+            raise ScriptedShareError(
+                ErrorCode.INVALID_REQUEST, "the ranges do not ascend, or do not fit"
+            )
         if not all(GAP <= kind <= RENEW for kind in types):
-            raise ScriptedShareError(_INVALID_REQUEST, f"no such acknowledgement: {types}")
+            raise ScriptedShareError(ErrorCode.INVALID_REQUEST, f"no such acknowledgement: {types}")
         kinds.update(
             zip(range(first, last + 1), types * count if len(types) == 1 else types, strict=True)
         )

@@ -7,6 +7,8 @@ from typing import Any
 
 import trio
 
+from trikafka.error_codes import ErrorCode
+
 from .call import ScriptedCall
 from .groups import refusal
 from .leaders import endpoints
@@ -24,7 +26,6 @@ from .share import (
 from .state import Partition, State
 
 _LEAVES, _CLOSES, _OPENS = -1, -1, 0
-_UNKNOWN_MEMBER, _INVALID_REQUEST, _INVALID_RECORD_STATE = 25, 42, 121
 
 
 async def share_group_heartbeat(call: ScriptedCall) -> Message:
@@ -34,7 +35,9 @@ async def share_group_heartbeat(call: ScriptedCall) -> Message:
         return call.respond(error_code=code)
     known = call.groups.by_id.get(request.group_id)
     if known is not None and (known.members or known.modern is not None):
-        return call.respond(error_code=69, error_message="the group is of another type")
+        return call.respond(
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message="the group is of another type"
+        )
     if request.member_epoch == _LEAVES:
         group = shares.by_id.get(request.group_id)
         if group is not None and group.members.pop(request.member_id, None) is not None:
@@ -43,13 +46,13 @@ async def share_group_heartbeat(call: ScriptedCall) -> Message:
     if request.member_epoch == 0:
         group = shares.group(request.group_id)
         if request.subscribed_topic_names is None:
-            return call.respond(error_code=_INVALID_REQUEST, error_message="no topics")
+            return call.respond(error_code=ErrorCode.INVALID_REQUEST, error_message="no topics")
         group.epoch += 1
         group.members[request.member_id] = ShareMember(request.member_id, group.epoch, frozenset())
     group = shares.by_id.get(request.group_id) or ShareGroup()
     member = group.members.get(request.member_id)
     if member is None:
-        return call.respond(error_code=_UNKNOWN_MEMBER)
+        return call.respond(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
     if request.subscribed_topic_names is not None:
         member.topics = frozenset(request.subscribed_topic_names)
     member.epoch = group.epoch
@@ -103,7 +106,7 @@ async def share_fetch(call: ScriptedCall) -> Message:
     for part, (code, reason) in outcomes.items():
         answer = answers.setdefault(part, _nothing(part))
         answer |= {"acknowledge_error_code": code, "acknowledge_error_message": reason}
-        if code == 6:
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             answer |= _hint(call, part)
     session.advance()
     included = {
@@ -134,7 +137,7 @@ async def share_acknowledge(call: ScriptedCall) -> Message:
     call.state.changed.notify()
     answers = {
         part: {"partition_index": part[1], "error_code": code, "error_message": reason}
-        | (_hint(call, part) if code == 6 else _no_leader())
+        | (_hint(call, part) if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else _no_leader())
         for part, (code, reason) in outcomes.items()
     }
     return call.respond(
@@ -170,12 +173,16 @@ def _session(call: ScriptedCall, *, fetches: bool) -> ScriptedShareSession:
     if fetches and call.version >= 2 and request.is_renew_ack:
         limits = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
         if any(limits):
-            raise ScriptedShareError(_INVALID_REQUEST, "a renewal brings no records")
+            raise ScriptedShareError(ErrorCode.INVALID_REQUEST, "a renewal brings no records")
     if epoch == _OPENS:
         if not fetches:
-            raise ScriptedShareError(123, "ShareAcknowledge opens no session")
+            raise ScriptedShareError(
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH, "ShareAcknowledge opens no session"
+            )
         if acknowledges:
-            raise ScriptedShareError(_INVALID_REQUEST, "a new session has no acknowledgements")
+            raise ScriptedShareError(
+                ErrorCode.INVALID_REQUEST, "a new session has no acknowledgements"
+            )
         return shares.open(node_id, request.group_id, request.member_id, call.connection)
     return shares.find(node_id, request.group_id, request.member_id, epoch)
 
@@ -202,11 +209,11 @@ def _acknowledge(
         return 0, None
     kinds = kinds_of(batches)
     if RENEW in kinds.values() and not (call.version >= 2 and call.request.is_renew_ack):
-        raise ScriptedShareError(_INVALID_REQUEST, "a renewal has to be announced")
+        raise ScriptedShareError(ErrorCode.INVALID_REQUEST, "a renewal has to be announced")
     log, code = _log(call, part)
-    scripted = call.fail is not None and call.fail.code == _INVALID_RECORD_STATE
+    scripted = call.fail is not None and call.fail.code == ErrorCode.INVALID_RECORD_STATE
     if scripted and log is not None and call.error(log.topic, part[1]):
-        return _INVALID_RECORD_STATE, "scripted"
+        return ErrorCode.INVALID_RECORD_STATE, "scripted"
     if log is None or code:
         return code, None
     shared = _shared(call, part, log)
@@ -222,11 +229,11 @@ def _log(call: ScriptedCall, part: Part) -> tuple[Partition | None, int]:
     topic, code = call.state.find_topic(None, part[0])
     log = topic.partition(part[1]) if topic else None
     if log is None:
-        return None, code or 3
+        return None, code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     scripted = call.error(log.topic, part[1])
-    if scripted and scripted != _INVALID_RECORD_STATE:
+    if scripted and scripted != ErrorCode.INVALID_RECORD_STATE:
         return log, scripted
-    return log, 0 if log.leader == call.node.node_id else 6
+    return log, 0 if log.leader == call.node.node_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _shared(call: ScriptedCall, part: Part, log: Partition) -> SharedPartition:
@@ -250,7 +257,9 @@ def _acquire(call: ScriptedCall, part: Part, most: int) -> tuple[dict[str, Any],
     answer = _nothing(part)
     log, code = _log(call, part)
     if log is None or code:
-        return answer | {"error_code": code} | (_hint(call, part) if code == 6 else {}), 0
+        return answer | {"error_code": code} | (
+            _hint(call, part) if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else {}
+        ), 0
     shared = _shared(call, part, log)
     if most <= 0:
         return answer, 0

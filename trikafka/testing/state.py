@@ -274,10 +274,15 @@ class Partition:
         if known is None:
             return None  # as in Kafka: an unknown producer may start with any sequence
         if info.producer_epoch < known.epoch:
-            raise BadBatch(47, f"epoch {info.producer_epoch} after {known.epoch}")
+            raise BadBatch(
+                ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {info.producer_epoch} after {known.epoch}"
+            )
         if info.producer_epoch > known.epoch:
             if info.base_sequence != 0:
-                raise BadBatch(45, f"a new epoch starts with sequence {info.base_sequence}")
+                raise BadBatch(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"a new epoch starts with sequence {info.base_sequence}",
+                )
             return None
         for first, last, offset in known.batches:
             if (first, last) == (info.base_sequence, info.last_sequence):
@@ -285,7 +290,9 @@ class Partition:
         latest = known.batches[-1][1] if known.batches else -1
         if info.base_sequence == (latest + 1) % 2**31:
             return None
-        raise BadBatch(45, f"sequence {info.base_sequence} after {latest}")
+        raise BadBatch(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {info.base_sequence} after {latest}"
+        )
 
     def _remember(self, info: BatchInfo, base: int) -> None:
         if info.producer_id < 0 or info.control:
@@ -397,11 +404,11 @@ class State:
         """Return the topic that a request names, and an error code if there is none."""
         if name:
             topic = self.topics.get(name)
-            return topic, 0 if topic else 3
+            return topic, 0 if topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for topic in self.topics.values():
             if topic.topic_id == topic_id:
                 return topic, 0
-        return None, 100
+        return None, ErrorCode.UNKNOWN_TOPIC_ID
 
     @property
     def has_racks(self) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import uuid
 
+from trikafka.error_codes import ErrorCode
+
 from .call import ScriptedCall
 from .messages import Message
 
@@ -41,9 +43,9 @@ async def push_telemetry(call: ScriptedCall) -> Message:
     """Check a push of metrics and accept it. The log of requests has its content."""
     code = call.error()
     if not code and call.request.subscription_id != call.state.telemetry.subscription_id:
-        code = 117
+        code = ErrorCode.UNKNOWN_SUBSCRIPTION_ID
     if not code and call.request.compression_type not in (0, *_CODECS):
-        code = 76
+        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     if not code and len(call.request.metrics or b"") > _MAX_BYTES:
-        code = 118
+        code = ErrorCode.TELEMETRY_TOO_LARGE
     return call.respond(error_code=code)

@@ -24,19 +24,23 @@ _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 async def api_versions(call: ScriptedCall) -> Message:
     """List every API of this node with its versions.
 
-    A version that is too new gets error 35 in the oldest form of the response.
+    A version that is too new gets UNSUPPORTED_VERSION in the oldest form of the response.
     """
     offered = call.node.versions
     low, high = offered[ApiKey.ApiVersions]
-    code = call.error() or (0 if low <= call.version <= high else 35)
-    if code == 35:
+    code = call.error() or (0 if low <= call.version <= high else ErrorCode.UNSUPPORTED_VERSION)
+    if code == ErrorCode.UNSUPPORTED_VERSION:
         # KIP-511: brokers since 2.4, which know v3, return at least their versions of ApiVersions.
         own = (
             [{"api_key": int(ApiKey.ApiVersions), "min_version": low, "max_version": high}]
             if high >= 3
             else []
         )
-        return build(RESPONSES[ApiKey.ApiVersions], 0, {"error_code": 35, "api_keys": own})
+        return build(
+            RESPONSES[ApiKey.ApiVersions],
+            0,
+            {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": own},
+        )
     request = call.request
     # KIP-1242: a client that expects another cluster or node is sent back to the bootstrap.
     if call.version >= 5 and not code:
@@ -111,10 +115,11 @@ def _asked_topic(call: ScriptedCall, item: Any) -> dict[str, Any]:
     if topic is not None:
         return _topic(call, topic)
     if item.name and not _LEGAL_NAME.fullmatch(item.name):
-        code = 17
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif item.name and call.state.auto_create and call.request.allow_auto_topic_creation:
         call.state.create_topic(item.name, 1, 1)
-        code = 5  # as in Kafka: created now, and described by the next request
+        # As in Kafka, the topic is created now, and the next request describes it.
+        code = ErrorCode.LEADER_NOT_AVAILABLE
     return {
         "error_code": call.error(item.name) or code,
         "name": item.name,
@@ -143,7 +148,7 @@ def _partition(call: ScriptedCall, partition: Partition) -> dict[str, Any]:
     leader = call.state.leader_of(partition)
     here = [number for number in partition.replicas if call.state.nodes[number].listed]
     return {
-        "error_code": 0 if leader else 5,
+        "error_code": 0 if leader else ErrorCode.LEADER_NOT_AVAILABLE,
         "partition_index": partition.index,
         "leader_id": leader.node_id if leader else -1,
         "leader_epoch": partition.leader_epoch,
@@ -170,7 +175,7 @@ async def find_coordinator(call: ScriptedCall) -> Message:
 
 def _coordinator(call: ScriptedCall, key: str) -> dict[str, Any]:
     node = call.state.coordinator_of(key)
-    code = call.error(key) or (0 if node else 15)
+    code = call.error(key) or (0 if node else ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if code or node is None:
         return {"key": key, "error_code": code, "node_id": -1, "host": "", "port": -1}
     return {
@@ -218,13 +223,19 @@ def _objection(
     call: ScriptedCall, name: str, partitions: int, replication: int
 ) -> tuple[int, str | None]:
     if not _LEGAL_NAME.fullmatch(name):
-        return 17, f"Topic name is invalid: '{name}'"
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: '{name}'"
     if name in call.state.topics:
-        return 36, f"Topic '{name}' already exists."
+        return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
     if partitions < 1:
-        return 37, "Number of partitions was set to an invalid non-positive value."
+        return (
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions was set to an invalid non-positive value.",
+        )
     if not 1 <= replication <= sum(node.listed for node in call.state.nodes):
-        return 38, f"Unable to replicate the partition {replication} time(s)."
+        return (
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication} time(s).",
+        )
     return 0, None
 
 
@@ -258,7 +269,7 @@ async def create_partitions(call: ScriptedCall) -> Message:
     for item in call.request.topics:
         topic, code = call.state.find_topic(item.name, None)
         if topic is not None and item.count <= len(topic.partitions):
-            code = 37
+            code = ErrorCode.INVALID_PARTITIONS
         code = call.error(item.name) or code
         if topic is not None and not code and not call.request.validate_only:
             call.state.grow_topic(topic, item.count)
@@ -275,7 +286,7 @@ def _configured(call: ScriptedCall, item: Any) -> tuple[Mapping[str, str], int]:
             "consumer.heartbeat.interval.ms": str(round(times.heartbeat_interval * 1000)),
         }, 0
     if item.resource_type != _TOPIC_RESOURCE:
-        return {}, 42
+        return {}, ErrorCode.INVALID_REQUEST
     topic, code = call.state.find_topic(item.resource_name, None)
     return {} if topic is None else topic.config, code
 
@@ -344,12 +355,13 @@ async def alter_configs(call: ScriptedCall) -> Message:
     """Change configured values of topics and the times of groups; brokers have none to change."""
     results = []
     for item in call.request.resources:
-        topic, code = None, 42
+        topic: Topic | None = None
+        code: int = ErrorCode.INVALID_REQUEST
         if item.resource_type == _TOPIC_RESOURCE:
             topic, code = call.state.find_topic(item.resource_name, None)
         elif item.resource_type == _GROUP_RESOURCE:
             known = all(each.name in _TIMES and not each.config_operation for each in item.configs)
-            code = 0 if known else 40
+            code = 0 if known else ErrorCode.INVALID_CONFIG
         code = call.error(item.resource_name) or code
         for change in () if code or call.request.validate_only else item.configs:
             if topic is not None:
@@ -393,11 +405,11 @@ async def delete_records(call: ScriptedCall) -> Message:
             topic, code = call.state.find_topic(item.name, None)
             log = topic.partition(part.partition_index) if topic is not None else None
             if log is None:
-                code = code or 3
+                code = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif log.leader != call.node.node_id:
-                code = 6
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             elif part.offset > log.end:
-                code = 1
+                code = ErrorCode.OFFSET_OUT_OF_RANGE
             code = call.error(item.name, part.partition_index) or code
             if log is not None and not code:
                 log.truncate_before(log.end if part.offset < 0 else part.offset)

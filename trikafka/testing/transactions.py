@@ -29,7 +29,7 @@ from trikafka.error_codes import ErrorCode
 from ._signal import WakeSignal
 
 NO_PRODUCER = -1  # stands for no producer id, and for no epoch
-#: The former name.
+#: Another name of :data:`NO_PRODUCER`, for tests that import it.
 NOBODY = NO_PRODUCER
 _LAST_EPOCH = 2**15 - 1
 _NO_LIMIT_MS = 2**31 - 1
@@ -170,8 +170,8 @@ class TransactionCoordinatorState:
         # transaction.two.phase.commit.enable. A test that sets it must also offer version 6 of
         # InitProducerId.
         self.two_phase = False
-        # Whether InitProducerId may keep a prepared transaction. So KIP-939 says; Kafka 4.3 refuses
-        # it (UNSUPPORTED_VERSION).
+        # Whether InitProducerId may keep a prepared transaction, as KIP-939 says. Kafka 4.3 refuses
+        # such a request (UNSUPPORTED_VERSION).
         self.keeps_prepared = False
         self.changed = changed
         self.write_marker: WriteMarker = lambda target, producer, commit: True
@@ -294,20 +294,20 @@ class TransactionCoordinatorState:
             return IdentityResponse(ErrorCode.CONCURRENT_TRANSACTIONS)
         rotated = producer == Identity(found.previous_id, _LAST_EPOCH - 1) and found.epoch == 0
         raised = producer.epoch + 1 == found.epoch
-        again = raised or rotated
+        repeated = raised or rotated  # The producer repeats an EndTxn that has been executed.
         if producer.producer_id != found.producer_id and not rotated:
             return IdentityResponse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         running = found.state in (
             CoordinatorTransactionState.ONGOING,
             CoordinatorTransactionState.EMPTY,
         )
-        if producer.epoch != found.epoch and (running or not again):
+        if producer.epoch != found.epoch and (running or not repeated):
             return IdentityResponse(ErrorCode.PRODUCER_FENCED)
-        if found.state is not CoordinatorTransactionState.ONGOING and again:
-            said = found.commits == commit
+        if found.state is not CoordinatorTransactionState.ONGOING and repeated:
+            same_end = found.commits == commit
             return (
                 IdentityResponse(ErrorCode.NONE, found.identity)
-                if said
+                if same_end
                 else IdentityResponse(ErrorCode.INVALID_TXN_STATE)
             )
         if found.state is not CoordinatorTransactionState.ONGOING:
