@@ -28,6 +28,7 @@ _ENDINGS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def main() -> None:
+    """Obey the parent until its end; then kill the groups and remove the directories."""
     groups: set[int] = set()
     directories: set[str] = set()
     wakeup_reader, wakeup_writer = os.pipe()
@@ -40,7 +41,7 @@ def main() -> None:
     _kill(groups)
     for directory in directories:
         _remove(directory)
-    if second:  # its work is done, and the process ids that it knows may be reused
+    if second:  # It has nothing left to do, and other processes may get the ids that it knows.
         os.kill(second, signal.SIGKILL)
         os.waitpid(second, 0)
 
@@ -70,11 +71,9 @@ def _listen(
         ready = select.select(
             [0] if signalled else [0, wakeup_reader], [], [], 0 if signalled else 0.5
         )[0]
-        signalled = (
-            signalled or wakeup_reader in ready
-        )  # commands sent before the signal are still read
+        signalled = signalled or wakeup_reader in ready
         if 0 not in ready:
-            # checked only when all of the parent's commands have been read
+            # The end counts only now, when all commands that were sent before it have been read.
             if signalled or os.getppid() != parent:
                 return
             continue
@@ -92,6 +91,7 @@ def _listen(
 
 
 def _obey(command: list[str | int], groups: set[int], directories: set[str]) -> bool:
+    """Carry out one command; return False if it is the last."""
     match command:
         case ["group", int(pid)]:
             groups.add(pid)

@@ -71,7 +71,7 @@ def prepare(
 
     Return None if there is no archive: another process is writing it, the disk cannot be written or
     is nearly full, three attempts have failed, or the Java is OpenJ9. A cancelled call leaves no
-    files behind.
+    part of an archive behind.
 
     Args:
         java: The Java executable.
@@ -92,7 +92,8 @@ def prepare(
                 shutil.rmtree(leftover, ignore_errors=True)
             report()
             with tempfile.TemporaryDirectory(prefix=aside_prefix, dir=jars.kept) as aside:
-                (made := Path(aside, "made")).mkdir()
+                made = Path(aside, "made")
+                made.mkdir()
                 _write_aside(java, jars.class_path, made / _FILE, write)
                 (made / _HASH).write_text(_hash(made / _FILE))
                 made.rename(place)
@@ -107,12 +108,13 @@ def _is_whole(place: Path) -> bool:
 
 
 def _hash(file: Path) -> str:
-    known = file.stat()
-    return _hash_of(file, known.st_ino, known.st_size, known.st_mtime_ns)
+    status = file.stat()
+    return _hash_of(file, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache
-def _hash_of(file: Path, inode: int, size: int, changed: int) -> str:
+def _hash_of(file: Path, inode: int, size: int, modified_ns: int) -> str:
+    """Return the hash of a file. The other arguments tell apart its states in the cache."""
     with file.open("rb") as archive:
         return hashlib.file_digest(archive, "sha256").hexdigest()
 
@@ -136,11 +138,11 @@ def _write_aside(java: Path, class_path: str, aside: Path, write: Callable[[Path
 
 
 def _fingerprint(java: Path, jars: Jars) -> str:
-    """Return a hash of all that Java compares, with the jars in the order of their discovery."""
+    """Return a hash of all that Java compares: its own version, the class path and each jar."""
     parts = [version_text(java), jars.class_path]
     for name in os.listdir(jars.folder):
-        known = (jars.folder / name).stat()
-        parts.append(f"{name} {known.st_size} {known.st_mtime_ns}")
+        status = (jars.folder / name).stat()
+        parts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -158,9 +160,9 @@ def _attempt(path: Path) -> Iterator[bool]:
         if not locked:
             yield False
             return
-        place = os.statvfs(path)
+        disk = os.statvfs(path)
         allowed = (
-            os.fstat(file.fileno()).st_size < _ATTEMPTS and place.f_bavail * place.f_frsize > _ROOM
+            os.fstat(file.fileno()).st_size < _ATTEMPTS and disk.f_bavail * disk.f_frsize > _ROOM
         )
         try:
             yield allowed

@@ -44,7 +44,7 @@ class Launcher(Protocol):
 class KafkaBroker:
     """One broker of a `KafkaCluster`, which creates it. Synchronous; one caller at a time.
 
-    Its ports and data stay the same over stop, kill and start.
+    The ports and the data stay the same when the broker is stopped or killed, and started again.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class KafkaBroker:
         """
         if self.alive and self._process is not None:
             signal_group(self._process, signal.SIGSTOP)
-            # its threads stop one by one; until the last one has, the broker may still respond
+            # The threads stop one by one. The broker may respond until the last one has stopped.
             if hasattr(os, "waitid"):
                 os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             self.frozen = True
@@ -149,7 +149,7 @@ class KafkaBroker:
 
     def launch(self) -> None:
         """Start the process without waiting."""
-        # first: a guardian that is gone may have removed the directory of the log
+        # First, because a guardian that is gone may have removed the directory of the log.
         self._launcher.guardian.check()
         with self.log_file.open("ab") as log:
             self._process = self._launcher.guardian.spawn(
@@ -175,7 +175,7 @@ class KafkaBroker:
             self._fail(f"Kafka broker {self.node_id} was not ready within {limit:g} seconds")
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM; thaw a frozen broker first, which could not handle the signal."""
+        """Send SIGTERM. A frozen broker could not handle the signal, so it is thawed first."""
         self.thaw()
         if self._process is not None:
             signal_group(self._process, signal.SIGTERM)

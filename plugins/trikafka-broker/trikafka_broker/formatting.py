@@ -59,10 +59,10 @@ def template_of(
     """
     if _MOVING & properties.keys():
         return None
-    known = json.dumps(
+    inputs = json.dumps(
         [sorted((key, str(value)) for key, value in properties.items()), list(options)]
     )
-    return libs.parent / f"formatted-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
+    return libs.parent / f"formatted-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}"
 
 
 # A node whose data is gone is formatted with the cluster's id and then copies the data of the
@@ -70,9 +70,9 @@ def template_of(
 #
 # * If most nodes have lost their data, they could elect a leader among themselves. It knows nothing
 #   of the cluster, and the remaining nodes would follow it and truncate their logs.
-# * If the first node alone has lost its data, the tool would create another cluster's id for it,
-#   and the others would refuse the node. With the others' id it may become leader of partitions
-#   that it has lost, and the others would follow.
+# * If the first node has lost its data, the tool would create the id of another cluster for it, and
+#   the nodes that still have data would refuse it. With their id, the first node might become leader
+#   of partitions whose data it has lost, and the others would truncate their logs.
 #
 # Both cases are errors that name the directories. A human decides.
 def format_all(
@@ -87,19 +87,19 @@ def format_all(
         directories: The data directory of each node.
         template: The path of the template; None if there can be none.
         run_tool: Creates the first directory, given the cluster's id.
-        report: Called with a line for each node of a used cluster that has lost its data.
+        report: Called with a line for each node that has lost its data, if the cluster has run.
 
     Raises:
-        BrokerError: Most nodes have lost their data, or the first one alone has.
+        BrokerError: Most nodes of a cluster that has run have no data, or the first node has none
+            while another has some.
     """
     (_, first), *others = directories.items()
     if not is_formatted(first):
-        if left := [directory for _, directory in others if is_formatted(directory)]:
-            # With another cluster's id the others would refuse this node. With their id it may
-            # lead partitions that it has lost, and they would follow. (See above.)
+        if present := [directory for _, directory in others if is_formatted(directory)]:
+            # Neither a new cluster id nor the other nodes' id is safe here. (See above.)
             raise BrokerError(
-                f"{first} has no data of a broker, but {left[0]} has: put it back, or remove that "
-                "too"
+                f"{first} has no data of a broker, but {present[0]} has: put it back, or remove "
+                "that too"
             )
         shutil.rmtree(first, ignore_errors=True)
         if template is None or not _copy_template(template, first):
@@ -108,18 +108,19 @@ def format_all(
                 _keep(first, template)
     elif any(_has_run(directory) for directory in directories.values()):
         gone = [(node, directory) for node, directory in others if not is_formatted(directory)]
-        _tell_of_gone(gone, directories, report)
+        _report_gone(gone, directories, report)
     for node, directory in others:
         if not is_formatted(directory):
             shutil.rmtree(directory, ignore_errors=True)
             _copy(first, directory, {"node.id": str(node), "directory.id": new_id()})
 
 
-def _tell_of_gone(
+def _report_gone(
     gone: Sequence[tuple[int, Path]],
     directories: Mapping[int, Path],
     report: Callable[[str], object],
 ) -> None:
+    """Report the nodes that have lost their data; raise if they are the majority."""
     if len(gone) * 2 > len(directories):
         # A majority without data could elect a leader, and the others would follow. (See above.)
         names = ", ".join(str(directory) for _, directory in gone)
@@ -136,14 +137,14 @@ def _tell_of_gone(
 
 
 def _has_run(directory: Path) -> bool:
-    """Return whether the node of a data directory has been up, and not only formatted."""
+    """Return whether a node has run on the data directory since it was formatted."""
     return (directory / _QUORUM_STATE).exists()
 
 
 def _copy_template(template: Path, first: Path) -> bool:
     """Copy the template; return whether that was possible.
 
-    Other processes may share the cache. A template that a crash has cut off is removed.
+    Other processes may share the cache. A template that a crash has left incomplete is removed.
     """
     try:
         if not is_formatted(template):
@@ -162,7 +163,7 @@ def _copy_template(template: Path, first: Path) -> bool:
 def _is_whole(template: Path) -> bool:
     """Return whether a template has the first records and the ids.
 
-    A template cut off by a crash may lack them.
+    After a crash they may be missing.
     """
     sizes = [path.stat().st_size for name in _CHECKPOINTS if (path := template / name).exists()]
     return bool(sizes) and all(sizes) and "cluster.id=" in (template / _META).read_text()
@@ -187,7 +188,7 @@ def new_id() -> str:
 def _copy(source: Path, target: Path, replaced: Mapping[str, str]) -> None:
     """Copy the storage tool's files, and nothing that a broker added.
 
-    `replaced` has the new ids by their property.
+    `replaced` maps properties to their new values.
     """
     target.mkdir(parents=True)
     for name in _CHECKPOINTS:
@@ -204,15 +205,14 @@ def _copy(source: Path, target: Path, replaced: Mapping[str, str]) -> None:
 def _keep(formatted: Path, template: Path) -> None:
     """Store a template.
 
-    It is not stored if the cache is read-only. If another process has stored the same one, that is
-    as good.
+    No-op if the cache is read-only, or if another process has stored the same template meanwhile.
     """
-    if not is_formatted(formatted):  # the properties have moved the data elsewhere
+    if not is_formatted(formatted):  # The properties have moved the data elsewhere.
         return
     with contextlib.suppress(OSError):
         kept = sorted(template.parent.glob("formatted-*"), key=lambda one: one.stat().st_mtime)
         for oldest in kept[: max(0, len(kept) - _MOST + 1)]:
-            # a process that is copying this template runs the tool instead
+            # If another process is copying this template just now, that process runs the tool.
             shutil.rmtree(oldest, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=".formatted-", dir=template.parent) as aside:
             _copy(formatted, Path(aside, "data"), {})

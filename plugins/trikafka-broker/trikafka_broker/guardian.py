@@ -24,7 +24,7 @@ from .errors import BrokerError
 _CHILD = Path(__file__).with_name("_child_main.py")
 
 
-# Brokers must not survive the test run that started them, even if it is killed by SIGKILL. Three
+# Brokers must not survive the test run that started them, even if SIGKILL ends the run. Three
 # independent mechanisms ensure that, since each has a gap:
 #
 # 1. atexit and context managers. They do nothing on SIGKILL.
@@ -199,11 +199,12 @@ class Guardian:
             self._spawner = None
         if spawner is not None:
             spawner.end()
-        for path in self._directories:  # they still exist only if the guardian was killed
+        for path in self._directories:  # Only a guardian that was killed has left any.
             shutil.rmtree(path, ignore_errors=True)
         self._directories.clear()
 
     def _tell(self, *command: str | int) -> None:
+        """Send a command to the guardian process. No-op if it is gone."""
         process = self._process
         if process is None:
             return

@@ -69,7 +69,7 @@ def fetch_jars(version: str = DEFAULT_VERSION, *, progress: Progress | None = No
     """Return the folder with the jars of a Kafka version; download them if necessary.
 
     If interrupted or cancelled, the download ends and leaves only files that shorten the next one.
-    A download by another process is waited for.
+    If another process downloads, the call waits for that process.
 
     Args:
         version: The version of Kafka, as on Maven.
@@ -174,7 +174,7 @@ def record(folder: Path) -> None:
 def verify(folder: Path, known: Mapping[str, str] | None = None) -> None:
     """Compare the jars of a folder with ``known`` hashes, or else with the recorded ones.
 
-    A folder from before hashes were recorded gets them recorded now.
+    If a folder has no recorded hashes, they are recorded now.
 
     Raises:
         BrokerError: A jar has changed, is missing, or was added. The message names the jars and the
@@ -183,7 +183,7 @@ def verify(folder: Path, known: Mapping[str, str] | None = None) -> None:
     if known is None:
         recorded = _record_of(folder)
         if not recorded.exists():
-            with contextlib.suppress(OSError):  # the cache may be read-only
+            with contextlib.suppress(OSError):  # The cache may be read-only.
                 record(folder)
             return
         known = _parsed(recorded.read_text(encoding="utf-8"))

@@ -13,8 +13,8 @@ HOST = "127.0.0.1"
 # gets it, and a broker does so, as Java sets that option.
 #
 # Without the reservation another program soon gets the port of a broker that is down. A client that
-# retries to connect to the port may even connect to itself (TCP's simultaneous open), since its own
-# ephemeral port can be that port.
+# dials that port again and again may even connect to itself (TCP's simultaneous open), because its
+# own ephemeral port may be that port.
 _CAN_HOLD = sys.platform == "linux"
 
 

@@ -35,7 +35,7 @@ def registered_brokers(host: str, port: int, *, timeout: float = 2.0) -> frozens
 
 
 def _ask(host: str, port: int, api: int, version: int, body: bytes, timeout: float) -> bytes | None:
-    """Return the body of the response, or None."""
+    """Send one request; return the body of its response, or None if there was none in time."""
     header = struct.pack(">hhih", api, version, _CORRELATION, len(_CLIENT)) + _CLIENT
     request = header + body
     with (

@@ -4,8 +4,8 @@ Faults hit single requests and responses. The proxy owns its sockets. It reads o
 Kafka's protocol as it needs: the length of a frame, the API key of a request (bytes 4 to 6), and
 the correlation id of requests (bytes 8 to 12) and responses.
 
-A client uses the proxy by its own dial function: `open_producer(..., dial=proxy.dial)`. The brokers
-do not know about the proxy.
+A client connects through the proxy by the setting `dial`: `open_producer(..., dial=proxy.dial)`. The
+brokers do not know about the proxy.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Rule:
     api: int = PRODUCE
     port: int | None = None
     after: int = 0  #: The number of matching requests that pass before the first fault.
-    seconds: float = 0.0  #: The delay of a late request,
-    until: trio.Event | None = None  #: and an event that it waits for.
+    seconds: float = 0.0  #: The delay of a late request.
+    until: trio.Event | None = None  #: An event that a late request waits for, after the delay.
 
     def concerns(self, api: int, port: int) -> bool:
         """Return whether the rule applies to this request; count the request."""
@@ -176,7 +176,7 @@ class FaultProxy:
         return rule
 
     async def passage(self, port: int) -> None:
-        """Wait as long as frames to or from a broker must."""
+        """Wait until a frame to or from a broker may pass."""
         if self.delay:
             await trio.sleep(self.delay)
         while port in self._held:

@@ -5,8 +5,8 @@ return synchronous objects, which any test can use; `Cluster(kafka_cluster)` wra
 a broker cannot run, the test is an error and never skipped: otherwise a suite could pass without
 testing anything.
 
-With pytest-xdist each worker process has a session of its own, and so has brokers of its own. With
-the ini option `kafka_shared_by_workers` they share the broker of `kafka_broker`.
+With pytest-xdist each worker process has a session of its own, and therefore brokers of its own.
+With the ini option `kafka_shared_by_workers` all workers share the broker of `kafka_broker`.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class SecurityOptions:
     def trikafka_settings(self, directory: Path, mechanism: str | None = None) -> dict[str, object]:
         """Return settings for `trikafka.open_*` without the bootstrap servers.
 
-        `mechanism` is by default the first one.
+        `mechanism` is by default the first one of the option `sasl`.
         """
         settings: dict[str, object] = {}
         if self.listener:
@@ -208,14 +208,17 @@ def _pkcs8(key: bytes) -> bytes:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, whatever its mode was."""
+    """Write a file that only its owner may read, even if the file existed with another mode."""
     path.touch(mode=0o600)
     path.chmod(0o600)
     path.write_bytes(content)
 
 
 def unsecured_token(subject: str = USER, lifetime: float = 3600) -> str:
-    """Return an unsigned OAuth token, which a test broker accepts (RFC 7515, appendix A.5)."""
+    """Return an unsigned OAuth token, which a test broker accepts (RFC 7515, appendix A.5).
+
+    `lifetime` is in seconds.
+    """
     now = time.time()
     parts = {"alg": "none"}, {"sub": subject, "iat": int(now), "exp": int(now + lifetime)}
     encoded = (
@@ -237,12 +240,12 @@ def _broker_login(mechanism: str) -> str:
 
 
 def _client_login(mechanism: str) -> str:
-    who = f'username="{USER}" password="{PASSWORD}"'
+    credentials = f'username="{USER}" password="{PASSWORD}"'
     if mechanism == "PLAIN":
-        return f"{_LOGIN}.plain.PlainLoginModule required {who};"
+        return f"{_LOGIN}.plain.PlainLoginModule required {credentials};"
     if mechanism == "OAUTHBEARER":
         return (
             f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule required "
             f'unsecuredLoginStringClaim_sub="{USER}";'
         )
-    return f"{_LOGIN}.scram.ScramLoginModule required {who};"
+    return f"{_LOGIN}.scram.ScramLoginModule required {credentials};"

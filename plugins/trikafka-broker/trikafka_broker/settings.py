@@ -83,7 +83,7 @@ class Settings:
     tls: bool = False
     """Add a listener `SECURED` beside the plain one, with TLS."""
     mtls: bool = False
-    """The same, and the listener requires a client certificate."""
+    """As `tls`, and the listener requires a client certificate."""
     sasl: Sequence[str] = ()
     """The listener `SECURED` requires SASL: any of `plain`, `scram`, `oauth`."""
     acl: bool = False
@@ -96,6 +96,7 @@ class Settings:
     It is the port of the listener `SECURED` if there is one. None: free ports.
     """
     jvm_options: Sequence[str] = DEFAULT_JVM_OPTIONS
+    """The options of each broker's JVM."""
     keep: bool = False
     """Keep a temporary directory at the end."""
     start_timeout: float = 60
@@ -135,8 +136,8 @@ def server_properties(
 ) -> dict[str, object]:
     """Return all properties of one broker.
 
-    The voters are static: every KRaft version understands that, and the ports may change between
-    two runs with the same data.
+    The quorum's voters are listed in a property: every version with KRaft reads it, and the ports
+    may change between two runs with the same data.
 
     Args:
         settings: The options.

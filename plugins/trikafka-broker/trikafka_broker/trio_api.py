@@ -23,7 +23,8 @@ def in_thread(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Return an async method that runs a method of the synchronous object in a worker thread.
 
-    The name decides, so that a subclass of the synchronous object may override the method.
+    The method is looked up by its name, so that a subclass of the synchronous object may override
+    it.
     """
 
     @wraps(method)
@@ -66,10 +67,12 @@ class Broker:
 
     @property
     def log_file(self) -> Path:
+        """The file to which the process logs."""
         return self.sync.log_file
 
     @property
     def pid(self) -> int | None:
+        """The id of the process; None without a process."""
         return self.sync.pid
 
     @property
@@ -79,6 +82,7 @@ class Broker:
 
     @property
     def frozen(self) -> bool:
+        """True from `freeze` to `thaw`, `stop` or `kill`."""
         return self.sync.frozen
 
     start = in_thread(KafkaBroker.start)

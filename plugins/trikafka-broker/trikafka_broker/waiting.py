@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import trio
 
+#: Seconds between two looks at a condition.
 POLL_INTERVAL = 0.05
 
 
@@ -17,16 +18,16 @@ def pause() -> None:
     In a worker thread of Trio, `trio.Cancelled` is raised if the task that waits for the thread is
     cancelled.
     """
-    # RuntimeError: Trio did not start this thread, so nothing can be cancelled
+    # RuntimeError: Trio did not start this thread, so there is no task to cancel.
     with contextlib.suppress(RuntimeError):
         trio.from_thread.check_cancelled()
     time.sleep(POLL_INTERVAL)
 
 
 def wait_until(condition: Callable[[], bool], limit: float) -> bool:
-    """Poll `condition` until it is true; return False after `limit` seconds.
+    """Poll `condition` for at most `limit` seconds; return whether it became true.
 
-    The condition is evaluated at least once.
+    The condition is evaluated at least once. See `pause` about cancellation.
     """
     deadline = time.monotonic() + limit
     while not condition():

@@ -26,11 +26,11 @@ _BORROW, _END = "borrow", "end"
 
 
 # Each worker of pytest-xdist is a process with a session of its own, so a fixture of the session
-# would start a broker in each of them. A worker may end before the others, but the controller lives
-# as long as the run. So the controller owns the broker: it starts it when the first worker asks for
-# it, and ends it after the run. If the controller is killed, its guardian ends the broker.
+# would start a broker in each worker. A worker may end before the others, but the controller lives
+# as long as the run. So the controller owns the broker, starts it when the first worker asks, and
+# ends it after the run. If the controller is killed, its guardian ends the broker.
 #
-# The workers ask over a loopback connection with a key that only they have.
+# The workers ask over a loopback connection, with a key that only they and the controller have.
 
 
 @dataclass(frozen=True)
