@@ -221,8 +221,8 @@ def test_ambiguous_branch_is_refused() -> None:
     array, bad = decoded(renamed, [encoded(old, {"v": "other"}), count(2) + count(0)], old)
     assert array.to_pylist() == [{"u": {"member0": "other", "member1": None}}, None]
     assert bad == {
-        1: "it was written with another schema, and more than one of the types of a union fits its "
-        "value"
+        1: "the value was written with another schema, and more than one of the types of a union "
+        "fits it"
     }
 
 

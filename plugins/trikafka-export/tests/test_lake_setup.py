@@ -135,7 +135,7 @@ async def test_sink_option_as_a_setting_is_explained(name: str, tmp_path: Path) 
     given: dict[str, Any] = {name: "delta"}
     with pytest.raises(
         ConfigurationError,
-        match=rf"{name} is an option of what writes: give sink_options=\{{'{name}': ",
+        match=rf"{name} is an option of the sink: give sink_options=\{{'{name}': ",
     ):
         await trikafka.export("t", tmp_path, bootstrap_servers="localhost:1", **given)
 

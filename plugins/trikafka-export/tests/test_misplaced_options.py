@@ -34,12 +34,12 @@ PLUGINS = [writing("walls", "colour"), writing("roofs", "tiles", "colour_of_tile
         (
             "walls://x",
             "colour",
-            "colour is an option of what writes: give sink_options={'colour': ...}",
+            "colour is an option of the sink: give sink_options={'colour': ...}",
         ),
         (
             "roofs://x",
             "tiles",
-            "tiles is an option of what writes: give sink_options={'tiles': ...}",
+            "tiles is an option of the sink: give sink_options={'tiles': ...}",
         ),
         ("roofs://x", "colour", "unknown setting 'colour' for export()"),
         (

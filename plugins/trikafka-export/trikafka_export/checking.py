@@ -1,6 +1,7 @@
 """The check of a destination against its manifests.
 
-Every file must exist, be whole, have its rows, and occur once. No other file may stand beside them.
+Every file that a manifest lists must exist, be whole, have its rows, and overlap with no other
+file. No data file may exist that no manifest lists.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def check(
     problems = [*_doubles(listed)]
     rows = size = 0
     with store.explained(f"cannot check {store.title}"):
-        looks = store.each(partial(_look, store, stopped, deep, files), listed)
-    for file, (found, problem) in zip(listed, looks, strict=True):
-        rows += found
+        checks = store.each(partial(_check_file, store, stopped, deep, files), listed)
+    for file, (file_rows, problem) in zip(listed, checks, strict=True):
+        rows += file_rows
         size += file.bytes if problem is None else 0
         problems += [problem] if problem else []
     if deep:
@@ -57,51 +58,53 @@ def check(
         problems += [problem for problem in compared if problem]
     known = {file.name for file in listed} | store.being_written()
     with store.explained(f"cannot list {store.title}"):
-        standing = sorted(store.data_files())
-    for name in standing:
+        present = sorted(store.data_files())
+    for name in present:
         if name not in known and not name.startswith(("_", ".")):
             problems.append(f"{name} is in no manifest, but readers of the directory see it")
     unhashed = sum(file.crc32c is None for file in listed) if deep else 0
     return ExportCheck(len(listed), rows, size, tuple(problems), unhashed=unhashed)
 
 
-def _check_wanted(store: ExportStore, stopped: Event | None) -> None:
+def _raise_if_stopped(store: ExportStore, stopped: Event | None) -> None:
     if stopped is not None and stopped.is_set():
         raise ExportError(f"the check of {store.title} was cancelled")
 
 
-def _compared(
-    store: ExportStore, file: WrittenFile, check_wanted: Callable[[], None]
+def _compare(
+    store: ExportStore, file: WrittenFile, raise_if_stopped: Callable[[], None]
 ) -> str | None:
-    """Return what is wrong with the bytes of a file, if something is."""
+    """Return what is wrong with the bytes of a file; ``None`` if nothing is."""
     with store.open_data(file.name) as (opened, _):
-        found = checksum_of(opened, check_wanted)
+        found = checksum_of(opened, raise_if_stopped)
     if found == file.crc32c:
         return None
     return f"{file.name} has changed: its CRC-32C is {found}, not {file.crc32c}"
 
 
 def _compare_letters(store: ExportStore, stopped: Event | None, file: WrittenFile) -> str | None:
-    """Return what is wrong with the bytes of a file of dead letters, or ``None``.
+    """Return what is wrong with the bytes of a file of dead letters; ``None`` if nothing is.
 
-    A missing file is no problem: dead letters may be moved away.
+    A missing file is no problem, because users may move dead letters away.
     """
-    check_wanted = partial(_check_wanted, store, stopped)
-    check_wanted()
+    raise_if_stopped = partial(_raise_if_stopped, store, stopped)
+    raise_if_stopped()
     try:
-        return _compared(store, file, check_wanted)
+        return _compare(store, file, raise_if_stopped)
     except FileNotFoundError:
         return None
 
 
-def _look(
+def _check_file(
     store: ExportStore, stopped: Event | None, deep: bool, files: FileFormat, file: WrittenFile
 ) -> tuple[int, str | None]:
-    check_wanted = partial(_check_wanted, store, stopped)
-    check_wanted()
+    """Return the rows of a file, and what is wrong with the file; ``None`` if nothing is."""
+    raise_if_stopped = partial(_raise_if_stopped, store, stopped)
+    raise_if_stopped()
     try:
-        hashed = deep and file.crc32c is not None  # before a damaged file is parsed
-        if hashed and (problem := _compared(store, file, check_wanted)) is not None:
+        # The checksum comes first: it finds most damage before the file is parsed.
+        hashed = deep and file.crc32c is not None
+        if hashed and (problem := _compare(store, file, raise_if_stopped)) is not None:
             return 0, problem
         with store.open_data(file.name) as (opened, size), _binary(opened) as binary:
             rows = files.count(binary)
@@ -114,7 +117,7 @@ def _look(
         # Older releases wrote Parquet files without a checksum in the manifest.
         if deep and file.crc32c is None and isinstance(files, ParquetFiles):
             with store.open_data(file.name) as (opened, _):
-                files.decode(opened, check_wanted)
+                files.decode(opened, raise_if_stopped)
     except FileNotFoundError:
         return 0, f"{file.name} is lost, with {file.rows:,} rows"
     except ObjectStoreError:
@@ -126,7 +129,7 @@ def _look(
 
 @contextmanager
 def _binary(opened: Any) -> Iterator[Any]:
-    """Yield a binary file for what a store has opened: a path, or such a file."""
+    """Yield a binary file for what a store has opened, which is a path or a binary file."""
     if not isinstance(opened, Path):
         yield opened
         return
@@ -135,9 +138,10 @@ def _binary(opened: Any) -> Iterator[Any]:
 
 
 def _doubles(listed: list[WrittenFile]) -> Iterator[str]:
-    """Yield a problem for each pair of files of one partition whose offsets overlap.
+    """Yield a problem for each file that overlaps with the one before it in its partition.
 
-    The files of one piece, in several folders, have the same offsets.
+    The files of one piece may stand in several folders. They have the same offsets, which is no
+    problem.
     """
     last: dict[TopicPartition, WrittenFile] = {}
     for file in sorted(listed, key=lambda each: (each.planned.tp, each.start, each.end)):

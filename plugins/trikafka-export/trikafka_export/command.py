@@ -146,7 +146,7 @@ class _ExportCommand(click.Command):
     type=click.IntRange(0),
     default=300_000,
     metavar="MS",
-    help="How long time-outs are retried.",
+    help="How long the export retries after time-outs.",
 )
 @click.option(
     "--output",
@@ -273,7 +273,7 @@ class _ExportRun:
             raise
 
     async def _again_and_again(self, exporter: Exporter, every: float) -> None:
-        """Export repeatedly. A failure is reported, and the next turn tries again."""
+        """Export every ``every`` seconds. Report a failure, and try again at the next turn."""
         import trio
 
         from trikafka import ConfigurationError, TrikafkaError
@@ -326,12 +326,11 @@ def _gist(text: str) -> str:
 
     The counts of rows and the offsets differ each time, even if the failure is the same.
     """
-    who, what, why = text.partition(" could not be exported: ")
-    return (
-        f"{who}{what}{re.sub(r'[0-9][0-9,.]*', '0', why)}".removesuffix("; 0 rows are published")
-        if what
-        else text
-    )
+    topics, separator, reason = text.partition(" could not be exported: ")
+    if not separator:
+        return text
+    reason = re.sub(r"[0-9][0-9,.]*", "0", reason)
+    return f"{topics}{separator}{reason}".removesuffix("; 0 rows are published")
 
 
 def _check(
@@ -400,8 +399,8 @@ def _sentence(result: ExportResult, nothing: str | None = None) -> str:
 
     Args:
         result: The result.
-        nothing: The beginning of the sentence if no plan was carried out, where that does not mean
-            that all records have been exported.
+        nothing: The beginning of the sentence if no plan was carried out. By default the sentence
+            then says that all records have been exported.
     """
     if nothing is not None and result.already_done:
         return f"{nothing} {result.destination}"

@@ -65,7 +65,8 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
 def path_of(destination: str | os.PathLike[str]) -> str:
     """Return the destination as text; a path object always becomes a folder's path.
 
-    Raises :exc:`ConfigurationError`.
+    Raises:
+        ConfigurationError: The destination is neither a text nor a path of text.
     """
     where = os.fspath(destination) if isinstance(destination, str | os.PathLike) else destination
     if not isinstance(where, str):
@@ -73,8 +74,8 @@ def path_of(destination: str | os.PathLike[str]) -> str:
             "the destination must be a path or an address, such as '/data/flights', not "
             f"{shown(where)}"
         )
-    # Path("./shop.flights") drops its first letters, and without them the text may be a table's
-    # name.
+    # The text of Path("./shop.flights") is "shop.flights", which could be the name of a table. So
+    # "./" is put back.
     return (
         os.path.join(os.curdir, where)
         if where is not destination and where == os.path.basename(where)
@@ -91,9 +92,11 @@ def scheme_of(destination: str) -> str:
 def hidden_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a copy of the options in which possible secrets hide themselves.
 
-    The sink knows more of its options, but is not asked yet.
+    Only a sink knows for sure which of its options are secret, and there is no sink yet. So the
+    names and the values are judged.
 
-    Raises :exc:`ConfigurationError` unless these can be options of a sink.
+    Raises:
+        ConfigurationError: The options are no mapping of names to values.
     """
     _check_options(options)
 

@@ -6,17 +6,17 @@
 # A range is written in *pieces*, one after the other, each a few whole files. A worker stages the
 # files of a piece in the plan's work folder. Then it decides the piece by a *record*: a small file
 # that says where the piece ends, and which staged file becomes which data file. The record's name
-# is the piece's beginning, and it is linked, which never replaces. So of two workers at the same
-# piece one decides, and the other drops its files and goes on behind that piece. After that the
-# staged files are linked to their names, by the worker that decided or by the next one that reads
-# the record. A reader that globs never sees a file that is not whole.
+# is the piece's beginning. The record is created by a link, which never replaces a file. So of two
+# workers at the same piece one decides, and the other drops its files and goes on behind that piece.
+# After that the staged files are linked to their final names, by the worker that decided or by the
+# next one that reads the record. A reader that globs never sees a file that is not whole.
 #
-# The order of syncs: the staged files and their folder before the record that names them, else a
-# record could outlive its files in a power loss; the folders of the published files before the
-# manifest.
+# The order of syncs: The staged files and their folder are synced before the record that names them.
+# Otherwise a record could outlive its files in a power loss. The folders of the published files are
+# synced before the manifest.
 #
-# When a plan ends, its work folder is renamed. A worker that outlives the plan (of a job that was
-# cancelled) can then neither decide nor publish anything: all of its paths are gone.
+# When a plan ends, its work folder is renamed. A worker may outlive the plan, if its job was
+# cancelled. It can then neither decide nor publish anything, because all of its paths are gone.
 
 from __future__ import annotations
 
@@ -73,14 +73,18 @@ class RangeWork(PieceLog):
     def decide(self, piece: ExportPiece) -> ExportPiece:
         """Decide the piece and publish its files.
 
-        Returns the decided piece: the one of another worker, if that was first.
+        Returns:
+            The decided piece. If another worker was first, this is that worker's piece.
+
+        Raises:
+            ExportError: Another program has removed or damaged files of the export.
         """
         path = self._record(piece.start)
         try:
             self._sync(piece)
             first = files.write_once(path, json.dumps(piece.to_json()))
         except OSError:
-            if not os.path.lexists(path):  # a full disk, for example: make room again
+            if not os.path.lexists(path):  # For example, the disk is full: make room again.
                 self.drop(piece)
             raise
         if not first:
@@ -128,8 +132,8 @@ class RangeWork(PieceLog):
         folders: set[Path] = set()
         for file in piece.files:
             final, staged = self._root / file.name, self._folder / file.staged
-            # Also where a file is published already: the worker that did it may have been killed
-            # before the sync.
+            # Sync the folders even of a file that is published already: the worker that published
+            # it may have been killed before its sync.
             folders |= {self._root / parent for parent in Path(file.name).parents[:-1]} or {
                 self._root
             }

@@ -64,10 +64,10 @@ class DirectoryStore(ExportStore):
                 raise ConfigurationError(
                     f"{destination!r} does not name a directory of this machine; write file:///path"
                 )
-            if address.query or address.fragment:  # which would be left out, silently
+            if address.query or address.fragment:  # The path would silently lack these parts.
                 raise ConfigurationError(
                     f"{destination!r} has a '?' or '#': in an address write %3F and %23, or give "
-                    f"the path (before this check, such exports went to {unquote(address.path)})"
+                    f"the path (earlier versions wrote such exports to {unquote(address.path)})"
                 )
             destination = unquote(address.path)
         elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", destination):
@@ -120,8 +120,8 @@ class DirectoryStore(ExportStore):
     def _made_and_locked(self) -> int:
         """Make the folders and lock them; return the lock's descriptor.
 
-        Another export that is refused removes the folders that it has made. If it does so between
-        two of these steps, the steps are repeated.
+        Another export may be refused meanwhile, and remove the folders that it has made. Then the
+        steps are repeated.
         """
         attempts = 5
         while True:
@@ -135,7 +135,12 @@ class DirectoryStore(ExportStore):
                     raise
 
     def _locked_file(self, path: Path) -> int:
-        """Lock the file; raise FileNotFoundError if it has been removed in between."""
+        """Open and lock the file; return its descriptor.
+
+        Raises:
+            FileNotFoundError: Another export has removed the file between opening and locking it.
+            ExportError: Another export has locked the file.
+        """
         lock = files.open_own_file(path)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,7 +164,7 @@ class DirectoryStore(ExportStore):
 
         A second call has no effect.
         """
-        if self._lock in _held:  # not in a fork
+        if self._lock in _held:  # A fork holds no lock.
             try:
                 with self.explained(f"cannot tidy up {self._own}"):
                     self._clear()
@@ -183,9 +188,10 @@ class DirectoryStore(ExportStore):
         So an export that was refused leaves nothing behind.
         """
         if self._made and not any(self._numbers()):
-            with suppress(OSError):  # another program has put a file there
+            with suppress(OSError):  # Another program has put a file there.
                 self._work.rmdir()
-                (self._own / "lock").unlink()  # see _locked_file
+                # Another export may wait for this lock: see _locked_file().
+                (self._own / "lock").unlink()
                 for folder in self._made:
                     folder.rmdir()
 
@@ -202,7 +208,8 @@ class DirectoryStore(ExportStore):
             number = int(name) if name.isdigit() else None
             if number is None or number not in unfinished:
                 shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(self._own / "partial", ignore_errors=True)  # of the first releases
+        # Earlier versions wrote their data to this folder.
+        shutil.rmtree(self._own / "partial", ignore_errors=True)
         probes = (*self._work.glob(".trikafka-*.probe"), *self.root.glob(".trikafka-*.probe"))
         for leftover in (*self._own.glob(".*.tmp"), *probes):
             leftover.unlink(missing_ok=True)

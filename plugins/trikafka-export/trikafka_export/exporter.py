@@ -1,4 +1,8 @@
-"""The exporter behind ``trikafka.open_exporter``: its checked arguments, its sink, its runs."""
+"""The exporter behind ``trikafka.open_exporter``: its checked arguments, its sink, its runs.
+
+Each run is a job (:mod:`.job`), which plans what to write, and lets the sink (:mod:`.sink`) write
+the plan.
+"""
 
 from __future__ import annotations
 
@@ -67,9 +71,10 @@ _KEYWORDS = (
 class Exporter:
     """The :class:`trikafka.Exporter` for one destination.
 
-    It keeps the destination locked, and one session of the sink open. One call at a time: each
-    method raises :exc:`trio.BusyResourceError` while another call runs. After the block each raises
-    :exc:`trio.ClosedResourceError`, because the destination is no longer locked.
+    The exporter keeps the destination locked, and one session of the sink open. One call at a time:
+    each method raises :exc:`trio.BusyResourceError` while another call runs. After the block of
+    :func:`open_exporter` each method raises :exc:`trio.ClosedResourceError`, because the
+    destination is no longer locked.
     """
 
     def __init__(self, sink: Sink, options: ExportOptions, gathering: Gathering) -> None:
@@ -100,8 +105,8 @@ class Exporter:
     async def abandon(self) -> ExportResult:
         """Discard the plan that an earlier run left unfinished; nothing is read.
 
-        What is done of the plan is published; the rest is left to the next plan, so no record is
-        lost.
+        The finished files of the plan are published. The rest is left to the next plan, so no
+        record is lost.
 
         Returns:
             The report of what was published.
@@ -116,6 +121,7 @@ class Exporter:
 
     @contextmanager
     def _alone(self) -> Iterator[ExportJob]:
+        """Yield the job of one call; refuse other calls meanwhile."""
         if self._closed:
             raise trio.ClosedResourceError(
                 "the exporter's block was left, and its destination is not locked any more"
@@ -180,9 +186,8 @@ async def open_exporter(
             f"{given}"
         )
     _check_settings(client_settings, where)
-    client_settings = ConsumerConfig.hidden(
-        client_settings
-    )  # they go to a sink, and from there perhaps to other machines
+    # The settings are passed to a sink, which may log them, or send them to other machines.
+    client_settings = ConsumerConfig.hidden(client_settings)
     config = ConsumerConfig.build(
         {**client_settings, "group_id": group_id}, given_to="export()", beside=_KEYWORDS
     )
@@ -219,8 +224,8 @@ async def check_export(
 ) -> ExportCheck:
     """Check a destination: the work of :func:`trikafka.check_export`, which has the arguments."""
     where, options = path_of(destination), hidden_options(sink_options)
-    whatever = isinstance(topics, Collection) and not isinstance(topics, str) and not topics
-    wanted = [] if whatever else _names(topics)
+    all_topics = isinstance(topics, Collection) and not isinstance(topics, str) and not topics
+    wanted = [] if all_topics else _names(topics)
     if (
         "format" not in options
         and (format := await trio.to_thread.run_sync(_format_in, where)) is not None
@@ -228,9 +233,9 @@ async def check_export(
         options["format"] = format
     sink: Sink = find_sink(where, options, plugins)
     if not isinstance(sink, CheckableSink):
-        raise PluginError(f"what writes to {where!r} cannot check it")
+        raise PluginError(f"the sink for {where!r} cannot check a destination")
     if deep and not isinstance(sink, DeepCheckableSink):
-        raise PluginError(f"what writes to {where!r} cannot compare its bytes: leave out deep")
+        raise PluginError(f"the sink for {where!r} cannot compare bytes: leave out deep")
     async with sink:
         state = await sink.load()
         if not state.last_number:
@@ -254,10 +259,11 @@ def _format_in(destination: str) -> str | None:
     try:
         return DirectoryStore(DirectoryStore.directory_of(destination)).format_name()
     except (ConfigurationError, ExportError):
-        return None  # the sink knows better
+        return None  # The sink reports what is wrong with the destination.
 
 
 def _names(topics: object) -> list[str]:
+    """Return the names of topics without repetitions; raise if there is no name."""
     found = (
         [topics]
         if isinstance(topics, str)
@@ -292,7 +298,7 @@ def _check_settings(given: Mapping[str, Any], destination: str) -> None:
         for name in strange:
             if name in options:
                 raise ConfigurationError(
-                    f"{name} is an option of what writes: give sink_options={{{name!r}: ...}}"
+                    f"{name} is an option of the sink: give sink_options={{{name!r}: ...}}"
                 )
 
 
@@ -318,5 +324,5 @@ def _check_start(start: str | int | Mapping[TopicPartition, int]) -> None:
     ):
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
             raise ConfigurationError(
-                f"start must not be negative, and a whole number below 2^63, not {offset!r}"
+                f"start must be a whole number from 0 to 2^63 - 1, not {offset!r}"
             )

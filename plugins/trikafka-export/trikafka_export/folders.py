@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 #: Days since 1970 of the first and the last date with a year of four digits.
 _FIRST_DAY, _LAST_DAY, _DAY_US = -719_162, 2_932_896, 86_400_000_000
-#: The format's key of one more folder, for files that are written after a plan was abandoned: the
-#: files of both have the same names.
+#: The key, in a plan's format, of one more folder. The files of a plan that follows an abandoned one
+#: go there, because they may have the same names as files of the abandoned plan.
 AGAIN = "again"
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _EPOCH = date(1970, 1, 1)
@@ -23,8 +23,8 @@ class Folders:
     """The folders of one topic, by a plan's ``format``.
 
     A folder's name holds the value of a column that its files do not have. Only Iceberg has each
-    column in the file, too. A day whose year has not four digits counts as unknown: a producer took
-    microseconds for milliseconds.
+    column in the file, too. A day whose year does not have four digits counts as unknown: the
+    producer has probably taken microseconds for milliseconds.
     """
 
     def __init__(self, format: Mapping[str, Any], topic: str) -> None:

@@ -1,8 +1,9 @@
 """The sink of ``trikafka.export`` that writes files, to a directory or an object store.
 
-A runner writes the ranges: threads of this process, or the runner of a plugin (``runners.py``). All
-blocking work runs in threads of the sink's own limiters. The layout of the
-destination belongs to :class:`.store.ExportStore`, the order of the steps to :mod:`.job`.
+A runner writes the ranges, each by :mod:`.task`: threads of this process (:mod:`.local`), or the
+runner of a plugin (:mod:`.runners`). All blocking work runs in threads of the sink's own limiters.
+The layout of the destination belongs to :class:`.store.ExportStore`, the order of the steps to
+:mod:`.job`.
 """
 
 from __future__ import annotations

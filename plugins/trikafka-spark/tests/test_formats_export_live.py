@@ -134,7 +134,7 @@ async def test_avro_with_registry_and_dead_letters(
         "trikafka.attempts": "1",
     }
     assert "has no schema 99" in str(headers[1]["trikafka.message"])
-    assert headers[2]["trikafka.message"] == "its schema 4 is one of JSON, not of AVRO"
+    assert headers[2]["trikafka.message"] == "schema 4 is one of JSON, not of AVRO"
     assert str(headers[3]["trikafka.message"]).startswith("key: ")
     plan = json.loads((root / "_trikafka" / "plan-000001.json").read_text())
     assert plan["format"]["schemas"]["avro-orders"] == {"schema": NEW}, (
@@ -201,7 +201,7 @@ async def test_protobuf_and_json_with_a_registry(
     (letters,) = (tmp_path / "p" / "_dead_letters").iterdir()
     assert (
         json.loads(letters.read_text().splitlines()[0])["error"]
-        == "it is a message p.Other, not p.M"
+        == "the value is a message p.Other, not p.M"
     )
 
     registry.says["/schemas/ids/9"] = {"schema": "{}", "schemaType": "JSON"}

@@ -1,9 +1,9 @@
 """A fast decoder for plain Avro schemas: numpy reads one field of many values at a time.
 
-It reads values written with the pinned schema itself, and records whose fields have been added or
-removed since. If one value of a part is odd (a surplus byte, invalid UTF-8), :class:`AvroDecoder`
-reads that part again with fastavro, which finds the culprit. Without numpy, fastavro reads
-everything.
+The decoder reads values written with the pinned schema itself, and records whose fields have been
+added or removed since. If one value of a part is odd (a surplus byte, invalid UTF-8),
+:class:`AvroDecoder` reads that part again with fastavro, which finds the wrong value. Without
+numpy, fastavro reads everything.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Reader = Callable[["Data", Any, Any], tuple[pa.Array, Any]]
 # fastavro makes Python objects of every value, and Arrow then copies them into columns. Here a
 # schema is compiled into a tree of readers. Each reader gets the positions of all values in one
 # buffer and returns a column and the positions behind it. No Python object exists per value, which
-# is many times as fast. With five fields a row, one core parses 6,000 thousand rows a second; a
-# block that fastavro has to read again, 190 to 490 thousand.
+# is many times as fast. With five fields a row, one core parses 6 million rows a second. If fastavro
+# has to read the rows again, one core parses 190,000 to 490,000 rows a second.
 #
 # The price is that a fault cannot be attributed to its value: positions become meaningless behind a
 # wrong length. So a reader never reports faults. One odd value (a surplus byte, invalid UTF-8, a
 # branch that does not exist) raises OddError for the whole part. AvroDecoder then reads that part
-# again with fastavro, which names the culprits. A reader may therefore refuse anything that is
+# again with fastavro, which finds the wrong values. A reader may therefore refuse anything that is
 # rare, but it must never return a value that fastavro would not return.
 def reader_of(
     schema: Any, named: Mapping[str, Any], type: pa.DataType
@@ -185,7 +185,7 @@ def _decimal(type: pa.DataType, size: int | None) -> Reader:
         array = pa.Array.from_buffers(
             type, len(at), [None, pa.py_buffer(np.ascontiguousarray(found))]
         )
-        array.validate(full=True)  # the number may have more digits than its type
+        array.validate(full=True)  # The number may have more digits than its type.
         return array, at + length
 
     return read
@@ -245,9 +245,8 @@ def _map(key: Reader, inner: Reader, type: pa.DataType) -> Reader:
         (keys, items), offsets, at = _items(data, at, end, [key, inner])
         owners = np.repeat(np.arange(len(at)), np.diff(offsets.to_numpy()))
         numbers = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
-        if len(np.unique(owners * (len(keys) + 1) + numbers)) < len(
-            keys
-        ):  # a key occurs twice; fastavro keeps the last one
+        # A key that occurs twice is odd: fastavro keeps the last one.
+        if len(np.unique(owners * (len(keys) + 1) + numbers)) < len(keys):
             raise OddError
         return pa.MapArray.from_arrays(offsets, keys, items, type=type), at
 

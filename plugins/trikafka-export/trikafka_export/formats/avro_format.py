@@ -28,8 +28,8 @@ _AT_ONCE = 8192
 # fastavro reads one value per call, and the call costs more than the value. So many values are
 # joined into one Avro array and read in one call. A value that is too short or too long for its
 # schema would then shift all values behind it. Therefore a mark follows each value: random bytes
-# that no producer can know. If a mark is not at its place, the block is split until the wrong value
-# is found (decode_rows).
+# that no producer can know. If a mark is not at its place, each value is checked alone
+# (decode_rows).
 class AvroDecoder(PartsDecoder):
     """A decoder of values written with one schema into columns of another.
 
@@ -55,7 +55,7 @@ class AvroDecoder(PartsDecoder):
         # With two schemas, fastavro (1.13) does not return the names of all types.
         self._convert = reader.converter(tagged=self._wanted is None)
         self._named = self._convert is not None and self._wanted is None
-        self._mark = secrets.token_bytes(MARK_BYTES)  # random, so that no record can contain it
+        self._mark = secrets.token_bytes(MARK_BYTES)
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
         self._check(values[0], measured=True)
@@ -104,7 +104,7 @@ def _timely(quick: Quick | None, type: pa.DataType) -> Quick | None:
         try:
             check_times(found)
         except ValueError as error:
-            raise OddError from error  # the slow way finds the wrong values
+            raise OddError from error  # fastavro then finds the wrong values.
         return found
 
     return read
@@ -113,7 +113,8 @@ def _timely(quick: Quick | None, type: pa.DataType) -> Quick | None:
 class RawDecoder:
     """A decoder for the schema ``bytes``.
 
-    For this schema, a registry's serializers write the bytes only, without Avro's length in front.
+    For this schema, a registry's serializers write the bytes alone, without Avro's length before
+    them.
     """
 
     type = pa.binary()
@@ -124,7 +125,7 @@ class RawDecoder:
 
 
 def _count(number: int) -> bytes:
-    """Return a number in Avro's encoding: zigzag, seven bits a byte, the lowest first."""
+    """Return a number from 0 in Avro's encoding: zigzag, seven bits a byte, the lowest first."""
     number, found = number << 1, bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)

@@ -153,7 +153,7 @@ class _Choice:
             kind = _kind(one)
             if kind in _NAMED:
                 self._by_name[one["name"]] = number
-                if not tagged:  # if tagged, such values have their type's name
+                if not tagged:  # Tagged values have their type's name.
                     self._fits.append((number, _fitting(one)))
             else:
                 self._by_kind[_PYTHON[kind] if not _is_decimal(one) else "Decimal"] = number
@@ -173,8 +173,8 @@ class _Choice:
         if len(found) != 1:
             what = "none" if not found else "more than one"
             raise ValueError(
-                f"it was written with another schema, and {what} of the types of a union fits its "
-                "value"
+                f"the value was written with another schema, and {what} of the types of a union "
+                "fits it"
             )
         return found[0]
 

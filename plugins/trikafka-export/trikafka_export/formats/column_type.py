@@ -27,7 +27,7 @@ def check_column(type: pa.DataType, where: str) -> None:
 
 
 def alike_names(type: pa.DataType) -> tuple[str, str] | None:
-    """Return two names of one object, at any depth, that differ only in case."""
+    """Return two names of one object, at any depth, that differ only in case; else ``None``."""
     seen: dict[str, str] = {}
     for number in range(type.num_fields):
         field = type.field(number)

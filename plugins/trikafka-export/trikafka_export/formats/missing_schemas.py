@@ -17,9 +17,9 @@ from .schema_pinning import is_pinned
 
 
 class MissingSchemas:
-    """The topics without a schema.
+    """The topics without a schema, each with the error of its look-up.
 
-    The set is filled while schemas are looked up, and read while a plan is executed.
+    The look-ups of schemas add topics; the execution of a plan reads them.
     """
 
     def __init__(self) -> None:
@@ -32,9 +32,10 @@ class MissingSchemas:
         self._silent = None
 
     def skips(self, topic: str, by_registry: bool) -> bool:
-        """Return whether a look-up is pointless.
+        """Return whether a look-up for the topic is pointless; record the topic then.
 
-        Another schema of the topic is missing, or the registry did not respond for another topic.
+        A look-up is pointless if another schema of the topic is missing, or if the registry did not
+        respond when it was asked about another topic.
         """
         if by_registry and self._silent is not None:
             self._errors.setdefault(topic, self._silent)
@@ -43,7 +44,7 @@ class MissingSchemas:
     def add(self, topic: str, error: TrikafkaError) -> None:
         """Record a topic whose schema was not found.
 
-        An error in the configuration is raised at once, since it concerns the whole export.
+        An error in the configuration concerns the whole export, so it is raised at once.
         """
         if isinstance(error, ConfigurationError) and not isinstance(error, SchemaError):
             raise error
@@ -66,7 +67,8 @@ class MissingSchemas:
         return {each: self._why(each.topic) for each in ranges if not is_pinned(format, each.topic)}
 
     def _why(self, topic: str) -> Exception:
-        # The plan may be that of a killed export. The next one looks up the schema again at once.
+        # Without an error, this run has looked up nothing: its plan is that of a killed export. The
+        # next plan follows at once, and looks up the schema.
         return self._errors.get(topic) or KafkaTimeoutError(
             f"looking for the schemas of {topic!r}", 0.0
         )

@@ -19,10 +19,10 @@ from .registry import Registered, RegistryClient, client_of
 from .rows import Decoder, join
 from .sizes import rows_at_once
 
-#: The names of the schemas in a plan's format. Values were parsed before keys, so their name has no
-#: column in it.
+#: The names of the schemas in a plan's format. Plans are older than the parsing of keys, so the name
+#: for the values does not name a column.
 _SCHEMAS = {"value": "schemas", "key": "key_schemas"}
-#: Records whose keys and values are parsed at a time.
+#: The most records whose keys and values are parsed at a time.
 _MOST_AT_ONCE = 32_768
 Wait = Callable[[float], None]
 
@@ -32,7 +32,7 @@ class Parser:
 
     def __init__(self, decoders: Mapping[str, Decoder]) -> None:
         self._decoders = decoders
-        #: Records to parse at a time. Few bytes may become columns of many fields.
+        #: The records to parse at a time. They are fewer if columns have many fields.
         self.at_once = rows_at_once([each.type for each in decoders.values()], _MOST_AT_ONCE)
 
     @staticmethod
@@ -105,7 +105,8 @@ def type_of(format: Mapping[str, Any], column: str, topic: str) -> pa.DataType:
 
 
 # Python's times end with the year 9999. A producer may send later ones, such as microseconds in the
-# place of milliseconds, and such a record would otherwise end each export of its partition.
+# place of milliseconds. Such a record would end every export of its partition if its time became
+# one of Python's.
 def rows_of(records: pa.Table) -> list[dict[str, Any]]:
     """Return records as rows for dead letters, with their times in microseconds."""
     place = records.schema.get_field_index("timestamp")
@@ -117,19 +118,21 @@ def rows_of(records: pa.Table) -> list[dict[str, Any]]:
 
 
 def _read(column: pa.ChunkedArray, decoder: Decoder) -> tuple[pa.Array, dict[int, str]]:
+    """Return a column's decoded values, and the faults of the wrong ones by their row."""
     whole = join(column.chunks, column.type)
     if not whole.null_count:
         return decoder.decode(whole)
-    there = pc.is_valid(whole)
-    array, wrong = decoder.decode(whole.filter(there))
-    places = pc.if_else(there, pc.subtract(pc.cumulative_sum(there.cast(pa.int64())), 1), None)
+    valid = pc.is_valid(whole)
+    array, wrong = decoder.decode(whole.filter(valid))
+    # Put the nulls back: a null index takes a null.
+    places = pc.if_else(valid, pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1), None)
     if wrong:
-        numbers = pc.indices_nonzero(there).to_pylist()
+        numbers = pc.indices_nonzero(valid).to_pylist()
         wrong = {numbers[number]: why for number, why in wrong.items()}
     return array.take(places), wrong
 
 
-# --- the formats: what is pinned, and the registry where values name their schema ---
+# --- the decoder of each format, for a pinned schema, and for the schemas that values name ---
 
 
 def _json(pinned: Mapping[str, Any], client: RegistryClient | None, wait: Wait) -> Decoder:
@@ -196,5 +199,5 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any], RegistryClient | None, Wait], De
 
 def _of_type(found: Registered, type: str) -> Registered:
     if found.type != type:
-        raise UnreadableError(f"its schema {found.id} is one of {found.type}, not of {type}")
+        raise UnreadableError(f"schema {found.id} is one of {found.type}, not of {type}")
     return found

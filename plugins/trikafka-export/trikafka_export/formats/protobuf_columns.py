@@ -1,8 +1,8 @@
 """A fast decoder for Protobuf: numpy reads one field of many messages at a time.
 
 If one message of a part is odd (a repeated single field, a group, another wire type, invalid
-UTF-8), :class:`ProtobufDecoder` reads that part again with Google's library, which finds the
-culprit.
+UTF-8), :class:`ProtobufDecoder` reads that part again with Google's library, which finds the wrong
+message.
 """
 
 from __future__ import annotations
@@ -87,15 +87,16 @@ class _Slot:
         self.tag = number << 3 | wire
         self.wire = wire
         self.found = found
-        #: True if the field may be repeated; and the bytes per packed number, 1 for varints.
+        #: True if the field may be repeated.
         self.many = many
+        #: The bytes per packed number, 1 for varints; 0 if the numbers are not packed.
         self.packed = packed
 
 
 class _Found:
     """The values of a field: their owners, in order, and their places.
 
-    The values of whole numbers stand in the place of the places (see :data:`Reader`).
+    For whole numbers the values themselves stand instead of the places (see :data:`Reader`).
     """
 
     def __init__(self) -> None:
@@ -185,7 +186,7 @@ class _Walk:
             return start, stop, stop
         stop = at + (8 if wire == _I64 else 4)
         check(stop <= end)
-        return at.copy(), stop, stop  # a copy, since the walk advances ``at``
+        return at.copy(), stop, stop  # A copy, since the walk advances ``at``.
 
     def _skip(self, left: Any, numbers: Any) -> None:
         """Skip fields that the schema lacks."""
@@ -230,7 +231,7 @@ def _unpacked(data: Data, owners: Any, start: Any, stop: Any, size: int) -> tupl
     places = _ranges(start, length, 1)
     last = data.bytes[places] < 0x80
     filled = length > 0
-    check(last[np.cumsum(length)[filled] - 1])  # no number extends beyond its field
+    check(last[np.cumsum(length)[filled] - 1])  # No number extends beyond its field.
     ends = np.flatnonzero(last)
     begins = places[np.concatenate([[0], ends[:-1] + 1])] if len(ends) else places[:0]
     value, _ = varints(data, begins, places[ends] + 1)
@@ -267,7 +268,7 @@ def _message(descriptor: Any) -> Reader:
 
     def read(data: Data, begin: Any, end: Any) -> pa.Array:
         found = [each.sorted() for each in _Walk(data, begin, end).run(slots, len(fields))]
-        for choice in choices:  # Protobuf keeps the last member of a oneof; two are odd
+        for choice in choices:  # Two members of a oneof are odd: Protobuf keeps the last one.
             _once(np.concatenate([found[index][0] for index in choice]), len(begin))
         arrays = [part(data, begin, *each) for part, each in zip(parts, found, strict=True)]
         return pa.StructArray.from_arrays(arrays, fields=kind)
@@ -381,13 +382,11 @@ def _map(field: Any) -> Part:
         for (read, wire), found in zip(reads, _Walk(data, start, stop).run(slots, 2), strict=True):
             inside, low, high = found.sorted()
             _once(inside, len(start))
-            arrays.append(
-                read(data, *_spread(data, start, inside, low, high, wire))
-            )  # a missing message is an empty one
+            # A missing message is an empty one.
+            arrays.append(read(data, *_spread(data, start, inside, low, high, wire)))
         keys = arrays[0].dictionary_encode().indices.to_numpy().astype(np.int64)
-        if len(np.unique(owners * (len(keys) + 1) + keys)) < len(
-            keys
-        ):  # a key occurs twice; Protobuf keeps the last one
+        # A key that occurs twice is odd: Protobuf keeps the last one.
+        if len(np.unique(owners * (len(keys) + 1) + keys)) < len(keys):
             raise OddError
         return pa.MapArray.from_arrays(_offsets(owners, len(begin)), *arrays, type=kind)
 
@@ -445,9 +444,8 @@ def _enum(type: Any) -> Reader:
     def read(data: Data, value: Any, stop: Any) -> pa.Array:
         number = value.astype(np.int32).astype(np.int64)
         place = np.minimum(np.searchsorted(numbers, number), len(numbers) - 1)
-        check(
-            numbers[place] == number
-        )  # an unknown number becomes its digits, or is dropped (by Google's library)
+        # An unknown number is odd: Google's library returns it, or drops it.
+        check(numbers[place] == number)
         return texts_.take(pa.array(place))
 
     return read

@@ -1,8 +1,8 @@
 """Values in Protobuf.
 
 :mod:`.protobuf_columns` decodes messages with fields of simple types. All others are parsed by
-Google's library, and each field of many messages becomes an array. This uses functions that iterate
-in C, not loops of Python.
+Google's library, and then each field of many messages becomes an array. For speed, functions that
+iterate in C do this, not loops of Python.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ProtobufDecoder(PartsDecoder):
         self._quick = reader_of(schema.descriptor)
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
-        """Decode one value whose lists may become too large, even as messages."""
+        """Decode one value whose lists may become too large, perhaps even as messages."""
         check_items(values[0], self._descriptor)
         return self._block(values)
 
@@ -101,9 +101,9 @@ class IndexedDecoder:
         if name == self._message:
             return self._inner
         return (
-            f"it is a message {name}, not {self._message}"
+            f"the value is a message {name}, not {self._message}"
             if name
-            else f"its schema has no message with the indexes {indexes}"
+            else f"the schema has no message with the indexes {indexes}"
         )
 
 
@@ -140,7 +140,7 @@ class _Long:
 
 
 def indexes_of(value: bytes) -> tuple[list[int], int]:
-    """Return the message indexes and the position behind them.
+    """Return the message indexes at the beginning of a value, and the position behind them.
 
     Raises:
         UnreadableError: The value does not begin with message indexes.
