@@ -158,13 +158,13 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
         ("t", b"v"),
         {"timestamp": 1.7e12},
         ConfigurationError,
-        r"at least 0, not 1700000000000\.0; a whole number is int\(time\.time\(\) \* 1000\)",
+        r"at least 0, not 1700000000000\.0; write int\(time\.time\(\) \* 1000\)",
     ),
     (
         ("t", b"v"),
         {"timestamp": datetime(2026, 1, 31, tzinfo=UTC)},
         ConfigurationError,
-        r"not datetime\..*; of a datetime these are int\(when\.timestamp\(\) \* 1000\)",
+        r"not datetime\..*; for a datetime write int\(when\.timestamp\(\) \* 1000\)",
     ),
     (("t", b"x" * 1_048_577), {}, RecordTooLargeError, "max_request_size"),
 ]

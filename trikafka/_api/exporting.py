@@ -1,7 +1,7 @@
 """``trikafka.export``, ``open_exporter`` and ``check_export``: the entries to trikafka-export.
 
-The exporter is a package of its own. These functions have the public arguments; the package does
-everything else, and checks the arguments, too.
+The exporter is a package of its own, whose module ``trikafka_export.exporter`` is imported at the
+first call. These functions have the public arguments. That module checks them, and does the rest.
 """
 
 from __future__ import annotations

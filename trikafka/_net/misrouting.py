@@ -41,14 +41,15 @@ class MisroutingCheck:
         self._on_refusal = act
 
     def cluster_is(self, cluster_id: str | None) -> None:
-        """Record the cluster of this client, ``None`` if it has no id."""
+        """Record the id of this client's cluster; ``None`` if the cluster has none."""
         self._cluster_id = cluster_id
 
     def negotiated(self, versions: Mapping[int, tuple[int, int]]) -> None:
         """Record the versions that a broker of the cluster offers.
 
-        Until a broker has offered the checked version, connections begin with the plain one. An
-        older broker would refuse the checked one, and each connection would need a second request.
+        Connections begin with the checked version of ApiVersions only after a broker has offered
+        that version. An older broker would refuse it, and each connection would need a second
+        request.
         """
         self._offered = versions.get(ApiVersionsRequest.API_KEY, (0, 0))[1] >= _CHECKED
 

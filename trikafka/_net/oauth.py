@@ -68,20 +68,21 @@ class ClientCredentials:
         self._requests = 0
         self._failure: Exception | None = None  # of the last request
         # A limiter of its own: an endpoint that hangs must not use up the program's threads. One
-        # request is made at a time; a second thread is for when the first is stuck in resolving a
-        # name.
+        # request is made at a time. The second thread serves while the first is stuck in the
+        # resolution of a name.
         self._threads = trio.CapacityLimiter(2)
         if _is_in_the_clear(self._url):
             _log.warning(
-                "the token endpoint %s is spoken to without TLS: the client's secret and its "
-                "tokens can be read on the way; give sasl_oauth_token_endpoint_url with https://",
+                "the token endpoint %s is used without TLS: the client's secret and its tokens can "
+                "be read on the way; give sasl_oauth_token_endpoint_url with https://",
                 _place(self._url),
             )
 
     def check(self) -> None:
         """Read the files that the settings name.
 
-        Raises :exc:`ConfigurationError` for files that cannot be used.
+        Raises:
+            ConfigurationError: A file cannot be used.
         """
         if self._config.sasl_oauth_cafile is not None:
             self._context()
@@ -166,7 +167,8 @@ class ClientCredentials:
     def _ask(self, exchange: Exchange) -> tuple[OAuthToken, float] | TrikafkaError:
         """Return a token and its life (seconds), or why there is none. Runs in a thread.
 
-        An error that was raised here would hold on to frames that show secrets.
+        An error is returned, not raised: a raised error keeps its frames, whose variables hold
+        secrets.
         """
         place = _place(self._url)
         try:

@@ -1,8 +1,8 @@
 """Work on many partitions in portions.
 
 Other tasks run between two portions, and no request takes too long to build. kafka-python builds
-and encodes a request in about 10 microseconds a partition, and reads a response in as long. Ten
-thousand partitions in one request would take a tenth of a second in which no other task runs.
+and encodes a request in about 10 microseconds a partition, and reads a response as fast. Building
+one request for ten thousand partitions would take a tenth of a second, in which no other task runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
-#: This many partitions take some 20 ms, whatever is done with them.
+#: So many partitions take some 20 ms: half for the request, half for the response.
 PORTION = 1_000
 
 
@@ -21,6 +21,6 @@ def portions(items: Iterable[T]) -> Iterator[list[T]]:
 
     The caller lets other tasks run between two lists.
     """
-    left = iter(items)
-    while portion := list(islice(left, PORTION)):
+    remaining = iter(items)
+    while portion := list(islice(remaining, PORTION)):
         yield portion

@@ -14,7 +14,7 @@ from .retry import Retry, backoff
 class Reconnect:
     """The waits between the dials of one broker.
 
-    Its slots write it, by reporting how each dial ended.
+    The broker's connection slots write it, by reporting how each dial ended.
     """
 
     __slots__ = ("_first_ms", "_most_ms", "_not_before", "_retry", "_too_slow", "error")
@@ -48,7 +48,7 @@ class Reconnect:
     def failed(self, error: Exception | None) -> None:
         """Record a failed dial.
 
-        Of several at the same time one counts: for the others there is a wait already.
+        Of several failures at the same time only the first counts: the wait has begun with it.
         """
         self.error = error
         if not self._waiting:

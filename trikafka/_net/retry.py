@@ -61,5 +61,5 @@ class Retry:
         return backoff(self.failures, self._first_ms, self._most_ms)
 
     async def wait(self) -> None:
-        """Count one more failure and wait. Cancelled, the failure counts nevertheless."""
+        """Count one more failure and wait. The failure counts even if the wait is cancelled."""
         await trio.sleep(self.delay())

@@ -15,20 +15,23 @@ _WRONG_NAME = (62, 64)
 #: The alerts by which a broker refuses this client's certificate.
 _CLIENT_CERTIFICATE = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": (
-        "it asks for a client certificate (mutual TLS): set ssl_certfile and ssl_keyfile"
+        "the broker asks for a client certificate (mutual TLS): set ssl_certfile and ssl_keyfile"
     ),
     "SSLV3_ALERT_BAD_CERTIFICATE": (
-        "it does not accept this client's certificate, or asks for one (ssl_certfile, ssl_keyfile)"
+        "the broker does not accept this client's certificate, or asks for one (ssl_certfile, "
+        "ssl_keyfile)"
     ),
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": (
-        "it does not accept this client's certificate (ssl_certfile)"
+        "the broker does not accept this client's certificate (ssl_certfile)"
     ),
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this client's certificate (ssl_certfile) has expired",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "this client's certificate (ssl_certfile) was revoked",
     "TLSV1_ALERT_UNKNOWN_CA": (
-        "it does not know the authority of this client's certificate (ssl_certfile)"
+        "the broker does not know the authority of this client's certificate (ssl_certfile)"
     ),
-    "TLSV1_ALERT_ACCESS_DENIED": "it does not let this client's certificate (ssl_certfile) in",
+    "TLSV1_ALERT_ACCESS_DENIED": (
+        "the broker grants no access to this client's certificate (ssl_certfile)"
+    ),
 }
 #: OpenSSL's errors about bytes that are not TLS.
 _NOT_TLS = (
@@ -38,6 +41,7 @@ _NOT_TLS = (
     "PACKET_LENGTH_TOO_LONG",
     "RECORD_LAYER_FAILURE",
 )
+#: OpenSSL's errors about versions and ciphers of TLS that the two sides do not share.
 _NO_COMMON = (
     "SSLV3_ALERT_HANDSHAKE_FAILURE",
     "TLSV1_ALERT_PROTOCOL_VERSION",
@@ -52,11 +56,11 @@ _NO_COMMON = (
 def closed_in_handshake(node: Node) -> TrikafkaError:
     """Return the error for a peer that closed the connection instead of shaking hands.
 
-    A broker that goes down does so, and a port without TLS.
+    A broker that shuts down closes connections so, and so does a port without TLS.
     """
     return KafkaConnectionError(
-        f"{node} closed the connection during the TLS handshake; if that is no accident its port "
-        "may not speak TLS (security_protocol without SSL), or want a client certificate "
+        f"{node} closed the connection during the TLS handshake; if this happens again, its port "
+        "may not speak TLS (security_protocol without SSL), or may want a client certificate "
         "(ssl_certfile)"
     )
 
@@ -67,9 +71,9 @@ def is_wrong_name(error: BaseException) -> bool:
 
 
 def explain(error: ssl.SSLError, node: Node, names: str | None = None) -> TrikafkaError:
-    """Return the typed error for one of OpenSSL's.
+    """Return trikafka's error for an error of OpenSSL.
 
-    ``names`` are the names in the broker's certificate, where they are known.
+    ``names`` are the names in the broker's certificate; ``None`` if they are unknown.
     """
     explained = (
         _of_certificate(error, node, names)
@@ -123,8 +127,8 @@ def _of_peer(error: ssl.SSLError, node: Node) -> TrikafkaError:
     if reason in _NO_COMMON:
         return HandshakeError(
             f"{node} and this client have no TLS version or cipher in common "
-            "(ssl_minimum_version, ssl_ciphers), or it wants a client certificate (ssl_certfile): "
-            f"{_words(reason)}"
+            "(ssl_minimum_version, ssl_ciphers), or the broker wants a client certificate "
+            f"(ssl_certfile): {_words(reason)}"
         )
     return KafkaConnectionError(f"TLS with {node} failed: {_words(reason) or error}")
 

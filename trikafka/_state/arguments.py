@@ -70,8 +70,8 @@ def check_target(topic: object, partition: object) -> str:
     """Return the topic's name as a plain string, after checking topic and partition.
 
     Args:
-        topic: the topic's name.
-        partition: its number; ``None``: not given.
+        topic: The topic's name.
+        partition: The partition's number; ``None`` if it is not given.
 
     Raises:
         ConfigurationError: ``topic`` cannot be a topic's name, or ``partition`` no partition's
@@ -211,11 +211,11 @@ def check_timestamp(timestamp: object) -> int:
 
 
 def _milliseconds(given: object) -> str:
-    """Return how to make milliseconds of a time of another kind; empty if that is not known."""
+    """Return the hint how to convert a time into milliseconds; empty for an unknown kind."""
     if isinstance(given, float):
-        return "; a whole number is int(time.time() * 1000)"
-    if callable(getattr(given, "timestamp", None)):  # datetime's, and those of other libraries
-        return "; of a datetime these are int(when.timestamp() * 1000)"
+        return "; write int(time.time() * 1000) for a whole number"
+    if callable(getattr(given, "timestamp", None)):  # a datetime, or the like of other libraries
+        return "; for a datetime write int(when.timestamp() * 1000)"
     return ""
 
 
@@ -241,7 +241,7 @@ def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> O
     """Return what a caller passed to be committed for ``tp``, checked.
 
     Raises:
-        ConfigurationError: offset, leader epoch or note cannot be committed.
+        ConfigurationError: The offset, the leader epoch or the note cannot be committed.
     """
     number = whole(value)
     position = (
@@ -282,11 +282,11 @@ def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> O
 def position_to_seek(given: OffsetAndMetadata | int) -> tuple[int, int | None]:
     """Return the offset and the leader epoch that a caller seeks to, checked.
 
-    A wrong epoch must not get further: it would be part of every fetch from that broker, and so
+    A wrong epoch must be refused here: it would be part of every fetch from that broker, and would
     stop the broker's other partitions, too.
 
     Raises:
-        ConfigurationError: The offset is not a whole number from 0, or the epoch is none either.
+        ConfigurationError: The offset or the epoch is not a whole number from 0.
     """
     offset: object = given
     epoch: object = None

@@ -8,12 +8,12 @@
         await producer.send("greetings", b"hello")
 
 The clients are Trio's own. They run in Trio's *guest mode*: Trio's loop runs in turns inside of
-asyncio's, in the same thread. This module is the border between the two.
+asyncio's, in the same thread. This package is the border between the two.
 
 **The owners of the guest.** Each thread has at most one guest (:mod:`.guest`). The first client of
-an event loop starts it, and each client holds a reference until its own Trio task has ended. The
-last one ends the guest, and its ``async with`` returns only after that. So nothing of Trio is left:
-no task, no socket, no thread.
+an event loop starts the guest, and each client holds a reference until its own Trio task has ended.
+The client with the last reference ends the guest, and its ``async with`` returns only after that.
+So nothing of Trio is left: no task, no socket, no thread.
 
 **The driver of the guest.** In guest mode Trio asks its host to call one function, the *tick*,
 which runs the tasks that are ready. Where the host's loop can watch file descriptors and Trio waits
@@ -23,13 +23,13 @@ own, as its guest mode does by default. That is slower: a call costs some 0.3 ms
 
 **How a call crosses.**
 
-* What cannot wait is called directly: same thread, same objects. After it the guest gets a tick.
-  ``send`` is such a call with a future of asyncio: the record is appended at once, the ack calls
-  the future. A thousand tasks that send in one turn of asyncio's loop cause one tick, and the
-  futures of one batch are resolved by one response.
-* A record is taken from the buffer directly, too, by the task that wants it. Only the *wait* for
-  records crosses, and it takes nothing. So no record is ever between the two loops, and none can
-  be lost there.
+* A method that cannot wait is called directly, in the same thread and on the same objects. After
+  the call the guest gets a tick. ``send`` is such a call with a future of asyncio: the record is
+  appended at once, and its ack resolves the future. A thousand tasks that send in one turn of
+  asyncio's loop cause one tick, and one response resolves all futures of a batch.
+* The task that wants a record also takes it from the buffer directly. Only the *wait* for records
+  crosses, and the wait takes nothing. So no record is ever between the two loops, and none can be
+  lost there.
 * Everything else is a Trio task in the guest, with a copy of the caller's context, and a future
   (:mod:`.crossing`).
 * What the user passes in (handlers, rebalance listeners) runs in a task of asyncio, in the context
@@ -42,8 +42,8 @@ own, as its guest mode does by default. That is slower: a call costs some 0.3 ms
 2. While a call is on Trio's side: its cancel scope is cancelled, and the asyncio task waits until
    the Trio task has ended. Only then ``CancelledError`` is raised. So each promise of the Trio
    call about cancellation holds. A second cancellation waits, too.
-3. While ``send`` waits for the broker: the delivery goes on, and ``CancelledError`` is raised at
-   once.
+3. While ``send`` waits for the broker: ``CancelledError`` is raised at once, and the delivery goes
+   on.
 4. In the body of ``async with``: the client closes as a cancelled Trio client does, within a
    second.
 5. From Trio's side, a handler's task is cancelled, and Trio waits for its end.
@@ -52,7 +52,7 @@ own, as its guest mode does by default. That is slower: a call costs some 0.3 ms
 
 **How it ends.** A background failure of a client cancels the task that opened it, and ``async
 with`` raises ``ClientFailedError`` (as :class:`asyncio.TaskGroup` does). Ctrl-C belongs to asyncio:
-one that Trio's handler caught is raised in asyncio's loop. If a loop is closed while clients are
+if Trio's handler catches one, it is raised in asyncio's loop. If a loop is closed while clients are
 open, no loop is left that could run them. The next client that opens in this thread closes them
 first, within seconds.
 """

@@ -44,10 +44,11 @@ class SecretBytes(bytes):
 
 
 def secret(value: Value) -> Value:
-    """Return the same value, hidden if it is text or bytes, or a list of these."""
+    """Return the value, hidden if it is text or bytes. A list or tuple becomes a hidden list."""
     hidden: Any = value
     if isinstance(value, str):
-        hidden = Secret(str.__str__(value))  # a member of a string enum by its value
+        # str(value) could be the name of an enum's member.
+        hidden = Secret(str.__str__(value))
     elif isinstance(value, bytes | bytearray):
         hidden = SecretBytes(value)
     elif isinstance(value, list | tuple):
@@ -62,9 +63,9 @@ def plain(value: Value) -> Value:
 
 
 def holds_secret(value: object) -> bool:
-    """Return whether a value that is usually public contains a secret.
+    """Return whether a value that is usually public may contain a secret.
 
-    A secret here is a private key, or a user name and password before a host.
+    It may if it has a private key, or both ``:`` and ``@``, as in ``user:password@host``.
     """
     if isinstance(value, bytes | bytearray):
         value = value.decode("latin-1")

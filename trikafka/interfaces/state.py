@@ -40,7 +40,8 @@ class SignalsView(Protocol):
     def deliver(self) -> SignalView:
         """Notified when a receive has to look at the state.
 
-        There are records, an error, a position, a rebalance, or a new ``fatal`` of the membership.
+        The reason is records, an error, a position, a rebalance, or a new ``fatal`` of the
+        membership.
         """
 
     @property
@@ -59,8 +60,8 @@ class SignalsView(Protocol):
 class PartitionView(Protocol):
     """One assigned partition.
 
-    A look-up or fetch keeps the ``ticket`` of its start. If :meth:`accepts` returns False for that
-    ticket, the result is outdated and must be discarded.
+    A look-up or fetch remembers the ``ticket`` that the partition had at its start. If
+    :meth:`accepts` returns False for that ticket, the result is outdated and must be discarded.
     """
 
     @property
@@ -105,7 +106,7 @@ class PartitionView(Protocol):
         """Set the position that a look-up found."""
 
     def ask_reset(self, spec: OffsetSpec) -> None:
-        """Discard the position, which is unusable; look it up by ``spec``."""
+        """Discard the position, which is unusable; look up another by ``spec``."""
 
     def failed(self, error: Exception) -> None:
         """Stop the partition; the next receive raises ``error``."""
@@ -223,7 +224,7 @@ class ReconcilerView(Protocol):
         """Run the listeners, then take the new partitions of ``wanted``; return the new ones."""
 
     def begin_loss(self) -> list[TopicPartition]:
-        """Stop the delivery of all owned partitions; return these."""
+        """Stop the delivery of all owned partitions; return the partitions."""
 
     async def lose(self, *, wait: bool = False) -> None:
         """Notify the listeners that all owned partitions are lost, then release them.

@@ -93,7 +93,7 @@ class FailureAction(Enum):
 
     TIMED_OUT = "a call timed out"
     AGAIN = "it is tried again"
-    SHORTER = "its dead letter is too large, and is written again, shorter or not at all"
+    SHORTER = "its dead letter was too large, and has been shortened or skipped"
     DEAD = "it goes to the dead-letter topic"
     RAISE = "it ends the run"
 
@@ -108,9 +108,9 @@ class RecordAttempt:
 
     def __init__(self, raw: Record | RecordBatch, batch: RecordBatch | None = None) -> None:
         self.raw = raw  # with the bytes as they were written
-        self.batch = batch  # that deserializes the record
-        self.begun = False  # there was an attempt
-        self.attempts = 0  # failed ones
+        self.batch = batch  # the batch that deserializes the record
+        self.begun = False  # True from the first attempt on
+        self.attempts = 0  # the failed attempts
         self.dead: Exception | None = None  # why the record goes to the dead-letter topic
         self.letters: list[Letter] = []  # the records for the dead-letter topic
         # A letter was refused since the last judgement, and has been shortened.
@@ -118,13 +118,17 @@ class RecordAttempt:
 
     @property
     def argument(self) -> Record | RecordBatch:
-        """The handler's argument. Raises :exc:`DeserializationError`."""
+        """The handler's argument.
+
+        Raises:
+            DeserializationError: The record cannot be deserialized.
+        """
         if self.batch is None or isinstance(self.raw, RecordBatch):
             return self.raw
         return self.batch.deserialize(self.raw)
 
     async def deserialize_again(self) -> None:
-        """Call an async deserializer that has failed again."""
+        """Call an async deserializer again, if it has failed."""
         if isinstance(self.raw, RecordBatch):
             self.raw = await self.raw.deserialized_again()
         elif self.batch is not None:
@@ -136,7 +140,7 @@ class RecordAttempt:
         return self.raw.offset if isinstance(self.raw, Record) else self.raw.offsets[0]
 
     def same(self, other: RecordAttempt) -> bool:
-        """Return whether the other work is about the same records."""
+        """Return whether work that begins at the same offset has the same records."""
         mine, its = self.raw, other.raw
         return isinstance(mine, Record) or (
             isinstance(its, RecordBatch) and mine.offsets[-1] == its.offsets[-1]
@@ -178,8 +182,8 @@ class Handling:
     def works(self, batch: RecordBatch) -> Iterable[RecordAttempt]:
         """Return the units of work in a batch, in order."""
         if self.by_batch:
-            # The run retries a record that cannot be deserialized, or writes it as a dead letter.
-            # Such a record must not move the partition's position.
+            # Detached, because a record that cannot be deserialized must not move the partition's
+            # position: the run retries the record, or writes it as a dead letter.
             return (RecordAttempt(batch.detached()),)
         if (raw := batch.raw) is not batch:
             return (RecordAttempt(each, batch) for each in raw)
@@ -199,7 +203,8 @@ class Handling:
     async def attempt(self, work: RecordAttempt) -> None:
         """Call the handler once; for a record judged dead, write its dead letter.
 
-        Raises the error of either.
+        Raises:
+            Exception: The error of the handler, or of the dead letter.
         """
         if work.dead is not None:
             await self._send_to_dead_letter(work, work.dead)
@@ -248,11 +253,11 @@ class Handling:
             return FailureAction.SHORTER, 0.0
         if self._in_transaction and failed_transactions(error):
             _log.warning(
-                "%s is done again, for its transaction has failed: %s",
+                "%s is handled again, because its transaction has failed: %s",
                 _where(work),
                 outlined(error),
             )
-            return FailureAction.AGAIN, 0.0  # the transaction failed, not this record
+            return FailureAction.AGAIN, 0.0
         if work.dead is not None:
             return FailureAction.RAISE, 0.0
         work.attempts += 1
@@ -290,23 +295,25 @@ class Handling:
         make a group less retriable.
         """
         return isinstance(error, policy.on) or all(
-            isinstance(member, policy.on) or self._passing(member) for member in members(error)
+            isinstance(member, policy.on) or self._is_no_fault(member) for member in members(error)
         )
 
-    def _passing(self, member: BaseException) -> bool:
+    def _is_no_fault(self, member: BaseException) -> bool:
+        """Return whether an error is a timeout or a failed transaction, not a fault of the record."""
         return timeout_in(member) is not None or (
             self._in_transaction and failed_transaction(member) is not None
         )
 
     async def _send_to_dead_letter(self, work: RecordAttempt, error: Exception) -> None:
-        """Write the dead letters, and wait until they are acknowledged (or in the transaction).
+        """Write the dead letters, and wait until the broker has acknowledged them.
 
-        Letters that are written already are not written again.
+        Letters that are written already are not written again, except in a transaction, whose
+        repetition writes all of them.
         """
         assert self._producer is not None
         assert self._dead_letter is not None
         topic, acks = self._dead_letter.topic, []
-        try:  # a pattern may have come to match it since the start
+        try:  # Since the start, a topic that a pattern matches may have been created.
             self.check_not_read([record.topic for record in work.records])
         except ConfigurationError as reads_itself:
             raise reads_itself from error
@@ -344,9 +351,14 @@ class Handling:
     ) -> RecordTooLargeError:
         """Shorten a letter that was refused as too large, or skip it.
 
-        Raises ``refused`` where that ends the run, else returns it. In a transaction the refusal
-        has failed the whole transaction, so no other letter is worth waiting for: ``refused`` is
-        raised, and the round is repeated.
+        In a transaction the refusal has failed the whole transaction. So ``refused`` is raised at
+        once, without a wait for the other letters, and the round is repeated.
+
+        Returns:
+            ``refused``, to be raised when the other letters are written.
+
+        Raises:
+            RecordTooLargeError: ``refused``, in a transaction, or if the policy is to raise.
         """
         assert self._dead_letter is not None
         how, topic = self._dead_letter.too_large, self._dead_letter.topic
@@ -373,7 +385,7 @@ class Handling:
 def failed_transaction(error: BaseException) -> TransactionError | None:
     """Return the error of a failed transaction, or ``None`` for any other error.
 
-    The error of a table's rows counts by its own cause.
+    The error of a table counts by its first failure.
     """
     if isinstance(error, ArrowDeliveryError):
         return failed_transaction(error.error)
@@ -383,8 +395,8 @@ def failed_transaction(error: BaseException) -> TransactionError | None:
 def failed_transactions(error: BaseException) -> list[TransactionError]:
     """Return the failed-transaction error of each member of a group.
 
-    Empty if some member is another error. The tasks of a handler's nursery all meet the same failed
-    transaction, and one of them may time out meanwhile; timeouts are passed over.
+    The list is empty if a member is another error. Timeouts are left out: the tasks of a handler's
+    nursery all meet the same failed transaction, and one of them may time out meanwhile.
     """
     found = [failed_transaction(member) for member in members(error)]
     others = [
@@ -396,7 +408,7 @@ def failed_transactions(error: BaseException) -> list[TransactionError]:
 
 
 def is_fatal(member: BaseException) -> bool:
-    """Return whether every record would meet this error: a closed client, a wrong handler."""
+    """Return whether every record would meet this error, such as that of a closed client."""
     if isinstance(member, TrikafkaError) and member.fatal:
         return True
     return isinstance(member, ClientFailedError | NotAsyncError)
@@ -416,7 +428,8 @@ def is_not_the_records(member: BaseException) -> bool:
 def explained(error: Exception, work: RecordAttempt) -> Exception:
     """Add a note with the record to an error that ends the run; return the error.
 
-    If the record was judged dead, its handler's error becomes the cause.
+    If the record was judged dead, its handler's error becomes the cause. A fatal error concerns
+    every record, so it gets no note.
     """
     if isinstance(error, NotAsyncError) or (isinstance(error, TrikafkaError) and error.fatal):
         return error

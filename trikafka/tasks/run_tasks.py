@@ -87,8 +87,8 @@ async def run_tasks(
     for timeouts of commits, which count for all tasks that they concern. A group of timeouts alone
     counts as one, and so does a failure with a timeout as its cause. The :exc:`trio.TooSlowError`
     of the handler's own ``trio.fail_after`` does not. This is Kafka Streams'
-    ``task.timeout.ms`` with a partition as the task: a skipped one does not affect the others, and
-    ``prepare`` takes the place of the global thread.
+    ``task.timeout.ms`` with a partition as the task: a suspended task does not affect the others,
+    and ``prepare`` takes the place of the global thread.
 
     ``run_tasks`` returns when the consumer is closed or a signal of ``stop_on`` has arrived. The
     records in hand are finished (at most ``close_timeout_ms``) and committed. A revoked partition
@@ -153,7 +153,7 @@ async def run_tasks(
     check_commits(consumer, "run_tasks")
     transactional = producer is not None and producer.config.transactional_id is not None
     if dead_letter is not None and producer is None:
-        raise ConfigurationError("dead_letter= needs producer=: who writes to it")
+        raise ConfigurationError("dead_letter= needs producer=, which writes to that topic")
     if producer is not None and dead_letter is None and not transactional:
         raise ConfigurationError(
             "producer= is for exactly once, which takes a transactional_id, or for dead_letter=: "

@@ -1,6 +1,9 @@
 """The public consumer.
 
-The managers do its work; ``_state`` holds what the consumer knows of its partitions.
+Its methods check their arguments, and call the parts that do the work (:mod:`.parts`): receives the
+:class:`~.receiving.Receiver`, iterations :mod:`.streams`, commits the commit manager, and
+subscriptions the membership. The managers fetch and rebalance in the background.
+``_state/consumer/assignment.py`` holds what the consumer knows of its partitions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The public producer. The produce manager does its work."""
+"""The public producer.
+
+Its methods check their arguments, and append records to the accumulator of the produce manager
+(``_managers/producer/produce.py``). The manager's senders then send the batches, and an
+:class:`~.ack.Ack` waits for a record's outcome.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The membership manager of the classic group protocol: join, sync, run.
 
-It is straight-line code around the member's state table, which it owns. The group's assignment goes
-to the reconciler. Heartbeats run beside it from the moment that the generation is known until the
-next JoinGroup is sent.
+The manager is straight-line code around the member's state table, which it owns. The group's
+assignment goes to the reconciler. Heartbeats (:mod:`.heartbeat`) run in a task beside it, from the
+moment that the generation is known until the next JoinGroup is sent.
 """
 
 from __future__ import annotations

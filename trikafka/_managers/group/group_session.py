@@ -29,7 +29,7 @@ _log = logging.getLogger("trikafka.membership")
 
 
 class GroupSession:
-    """The session timeout by which one member goes."""
+    """The session timeout that one member uses."""
 
     def __init__(self, config: ConsumerConfig, group: str, requests: GroupRequests) -> None:
         self._config = config
@@ -65,10 +65,13 @@ class GroupSession:
         return self._given if self._found is None else min(self._given, self._found)
 
     async def learn(self) -> None:
-        """Ask the coordinator, once for each time that the member joins.
+        """Ask the coordinator for the timeout, once for each time that the member joins.
 
-        Also return if the coordinator refuses, or fails twice. Raise errors that concern more than
-        this request.
+        If the coordinator refuses, or fails twice, the default is assumed.
+
+        Raises:
+            AuthenticationError: The error concerns more than this request.
+            TrikafkaError: The first failure, if another attempt may succeed.
         """
         if self._failures is None:
             return

@@ -1,6 +1,6 @@
 """The heartbeat manager of the classic protocol: it keeps the member's session.
 
-Its task is independent of the consuming task, so the session is kept whatever that task does
+The heartbeats have a task of their own, so a consuming task that is slow does not lose the session
 (KIP-62).
 """
 
@@ -28,18 +28,18 @@ from ...interfaces import CoordinatorManager
 from .poll_timer import PollTimer
 
 _log = logging.getLogger("trikafka.heartbeat")
-#: After a cooperative rebalance the first heartbeat goes out this soon (seconds); each pause after
-#: it is twice as long.
+#: The seconds from a cooperative rebalance to the first heartbeat. Each later pause is twice as long
+#: as the one before, up to ``heartbeat_interval_ms``.
 _FIRST_FOLLOW_UP = 0.05
 
 
 class Heartbeats:
     """The heartbeats of a member that is in a generation.
 
-    ``follow_up`` is for a cooperative member. A partition that changes hands is withheld until its
-    owner has released it and joined again, and a member learns only by a heartbeat that this second
-    round has begun. So the intervals are short at first: were the first heartbeat due after
-    ``heartbeat_interval_ms``, the partitions that move would lie idle for that long.
+    ``follow_up`` is for a cooperative member. A partition that moves to another member is withheld
+    until its owner has released it and joined again. Only the response to a heartbeat reports that
+    this second round has begun. With intervals of ``heartbeat_interval_ms`` from the start, the
+    partitions that move would not be read for so long. So the first intervals are short.
     """
 
     def __init__(
@@ -64,12 +64,15 @@ class Heartbeats:
     async def run(
         self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]
     ) -> None:
-        """Send heartbeats until cancelled.
+        """Send heartbeats until cancelled, or until the member is out of the group.
 
-        ``rejoin`` is called when the group rebalances, ``fenced`` with the reason when the member
-        is out of the group. By its own clock the member is out when no heartbeat has been answered
-        for a session: the group has removed it by then. The time counts from the moment when the
-        heartbeat was sent, as in :class:`.ConsumerHeartbeats`.
+        The member also counts itself as out when ``session_timeout_ms`` has passed since it sent
+        the last heartbeat that was answered: the coordinator has removed it by then.
+        :class:`.ConsumerHeartbeats` does the same.
+
+        Args:
+            rejoin: Called with the reason when the group rebalances.
+            fenced: Called with the error when the member is out of the group.
         """
         ended = RequestTimedOutError(
             f"no heartbeat reached the coordinator of group {self._group!r} for "
@@ -130,14 +133,12 @@ class Heartbeats:
                     fenced(error)
                     return
                 if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                    answered(began)  # once the group is loaded, all its sessions start over
+                    answered(began)  # All sessions start over when the group has been loaded.
                 delay = min(interval, self._config.retry_backoff_max_ms / 1000)
 
     async def _beat(self) -> None:
-        identity, limit = (
-            self._member.identity,
-            min(self._session_limit / 3, self._config.request_timeout),
-        )
+        identity = self._member.identity
+        limit = min(self._session_limit / 3, self._config.request_timeout)
         with trio.move_on_after(limit) as scope:
             node = await self._coordinators.find(self._group)
             request = HeartbeatRequest(

@@ -5,11 +5,11 @@ or assigned, and waits. The next receive runs the listeners and completes the ch
 receive loses nothing: listeners that did not return are run by the next receive. On leaving, the
 leaving task runs them. Two changes are never reported at the same time.
 
-A receive with a timeout returns when its time is over, whatever a listener does. To
-cancel the listener then would start it again with the next receive, and a listener that needs
-longer than a timeout would never finish. So for such a receive the listeners run in a task of the
+A receive with a timeout returns when its time is over, even if a listener still runs. If the
+receive cancelled the listener, the next receive would start it again, and a listener that needs
+longer than the timeout would never finish. So for such a receive the listeners run in a task of the
 client, which goes on. The next receive waits for that task, and raises what a listener raised. (In
-Java's client poll() runs them, and its timeout does not bound them.)
+Java's client poll() runs the listeners, and the timeout of poll() does not bound them.)
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class RebalanceListenerInvoker:
     The membership task posts the changes. ``wake`` is called when a change was posted, so that a
     waiting receive runs the listeners. ``limit`` returns the rebalance timeout (seconds), which the
     group's protocol decides. The group goes on without a member that takes longer, so a listener
-    method that does is cancelled and not called again. ``start_soon`` starts a task of the client;
-    without it every receive runs the listeners itself.
+    method that takes longer is cancelled, and not called again. ``start_soon`` starts a task of the
+    client; without it every receive runs the listeners itself.
     """
 
     def __init__(
@@ -136,9 +136,8 @@ class RebalanceListenerInvoker:
         self._heard: set[TopicPartition] = set()  # assigned, and reported to the listeners
         self._invoking = trio.Lock()  # a receive and a leave may run in two tasks
         self._invoking_task: trio.lowlevel.Task | None = None  # the task in which a listener runs
-        self._around: list[
-            trio.Nursery
-        ] = []  # the nurseries of that task that the listener did not open
+        # The nurseries of that task that the listener did not open.
+        self._around: list[trio.Nursery] = []
         self._listeners: list[RebalanceListener] = []
         self._posted: _Posted | None = None
 
@@ -173,7 +172,7 @@ class RebalanceListenerInvoker:
         )
 
     def use(self, listeners: Iterable[RebalanceListener]) -> None:
-        """Run these listeners from now on, in this order; in the reverse one when partitions go."""
+        """Run these listeners from now on, in this order, or in reverse when partitions go."""
         self._listeners = list(listeners)
 
     async def post(
@@ -185,9 +184,15 @@ class RebalanceListenerInvoker:
     ) -> None:
         """Post a change and wait until a receive has run the listeners.
 
-        ``before_listeners`` is called just before they run. ``then`` is called in the step in which
-        they have returned. ``then`` completes the change, so that the receive does not continue
-        with partitions that were just reported as gone. On cancellation the change is withdrawn.
+        When cancelled, the change is withdrawn.
+
+        Args:
+            change: The kind of the change.
+            partitions: The partitions that change.
+            before_listeners: Called just before the listeners run.
+            then: Completes the change. Called in the step in which the last listener has returned,
+                so that the receive does not continue with partitions that were just reported as
+                gone.
         """
         posted = self._posted = _Posted(change, tuple(partitions), before_listeners, then)
         self._wake()
@@ -200,10 +205,15 @@ class RebalanceListenerInvoker:
     async def invoke(self, deadline: float) -> bool:
         """Run the listeners for the posted change, if there is one.
 
-        A commit before a revocation has until ``deadline``. Returns False if a listener has not
-        returned by then: it goes on, and the next receive waits for it. An error of a listener is
-        raised once all have run. On cancellation the listener is cancelled too, and the next
-        receive runs it again.
+        A commit before a revocation has until ``deadline``. When cancelled, the listener is
+        cancelled too, and the next receive runs it again.
+
+        Returns:
+            False if a listener has not returned by ``deadline``. The listener goes on, and the next
+            receive waits for it.
+
+        Raises:
+            Exception: The first error of a listener, once all have run.
         """
         if self.inside():
             raise trio.BusyResourceError(

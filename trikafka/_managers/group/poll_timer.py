@@ -76,7 +76,7 @@ class PollTimer:
     def check_session(self, now: float) -> None:
         """Report the end of the session in this step, if it has ended.
 
-        Everything that delivers calls this before.
+        Each delivery calls this first.
         """
         if now >= self._session_ends:
             self._session_ends = math.inf
@@ -87,7 +87,7 @@ class PollTimer:
         self._streams = streams
 
     def watch_deserializers(self, deserializing: Callable[[], str | None]) -> None:
-        """Ask this for the partition whose async deserializer a receive waits for."""
+        """Set the function that names the partition whose async deserializer a receive awaits."""
         self._deserializing = deserializing
 
     @property
@@ -96,9 +96,9 @@ class PollTimer:
         return self._deserializing()
 
     def watch_session(self, ends: float, expired: Callable[[], object]) -> None:
-        """Call ``expired`` at ``ends``, at the latest at the next receive.
+        """Call ``expired`` in the first receive after ``ends``.
 
-        By its own clock the member is out of its group then.
+        By the member's own clock it is out of its group then.
         """
         self._session_ends = ends
         self._session_expired = expired
@@ -141,8 +141,8 @@ class PollTimer:
         self._stuck = None
         try:
             while not self.overdue:
-                # Many receives happen in this time. A signal from each would cost more than to look
-                # again.
+                # Many receives happen in this time. A signal from each would cost more than another
+                # look afterwards.
                 now = trio.current_time()
                 again_at = max(self._last_poll, now if self._waiting else 0.0) + self.limit
                 if self._streams is not None:

@@ -76,7 +76,7 @@ class _Latency:
         self._throttled = 0.0
 
     def took(self, seconds: float, throttled: float) -> None:
-        """Record a response after ``seconds``, of which ``throttled`` were a quota's."""
+        """Record a response after ``seconds``, of which a quota caused ``throttled``."""
         seconds = max(0.0, seconds - throttled)
         self._throttled += throttled
         self._count += 1
@@ -101,16 +101,17 @@ class _Sender:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.in_flight = 0
-        # True while batches are due, and must wait for a response.
+        # True while batches are due, but must wait for a response.
         self.waiting_for_response = False
         self.latency = _Latency()
         # Notified when there may be something to do.
         self.awake = Signal()
-        self.reason = reasons.WaitContext()  # what the sender's task waits for
+        # What the sender's task waits for.
+        self.reason = reasons.WaitContext()
 
 
 class Senders:
-    """The senders of one producer. A sender is started when its broker has a batch to get."""
+    """The senders of one producer. The first batch for a broker starts the broker's sender."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Senders:
         self._senders: dict[int, _Sender] = {}
         self._compression: _Compression | None = None
         # With fewer requests in flight than this, `_serve` tries to send before it checks when a
-        # batch is due. With a linger that would usually find no batch, so the number is 0.
+        # batch is due. With a linger it would usually find no batch to send, so the number is 0.
         self._few = (
             min(_BUSY, config.max_in_flight_requests_per_connection) if config.linger_ms == 0 else 0
         )
@@ -148,7 +149,7 @@ class Senders:
     def work_for(self, node_id: int | None) -> None:
         """Wake the sender to this broker; start it if there is none.
 
-        ``None``: the leader of some batches is not known, so the metadata is requested.
+        If ``node_id`` is ``None``, the leader of some batches is unknown: request the metadata.
         """
         if node_id is None:
             self._metadata.request_update()
@@ -171,7 +172,7 @@ class Senders:
                 sender.awake.notify()
 
     def reason_of(self, node_id: int) -> reasons.Blame | None:
-        """Return what the sender to this broker waits for."""
+        """Return what the sender to this broker waits for; ``None`` if there is no sender."""
         sender = self._senders.get(node_id)
         return None if sender is None else sender.reason.blame()
 
@@ -189,16 +190,17 @@ class Senders:
         while self.in_flight:
             await self._landed.wait()
 
-    # --- out --------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def _serve(self, sender: _Sender) -> None:
         """Send the due batches, until cancelled or until the broker has left the cluster."""
         # The loop sends one request after the other, with a checkpoint between two requests. With
-        # few requests in flight and no linger it tries to send first: to check the queue before
-        # (`due_at`) would cost a step more for each record that is sent alone. Otherwise the sender
-        # sleeps until a batch is due, then until a request may be made (`_held_until`), and then
-        # dials if there is no connection. It reports the last two waits to the accumulator, so that
-        # keyless records may go to other brokers (`partitioner_availability_timeout_ms`).
+        # few requests in flight and no linger it tries to send before it checks the queue
+        # (`due_at`): the check would cost one step more for each record that is sent alone.
+        # Otherwise the sender sleeps until a batch is due, then until a request may be made
+        # (`_held_until`), and then dials if there is no connection. It reports the last two waits
+        # to the accumulator, so that keyless records may go to other brokers
+        # (`partitioner_availability_timeout_ms`).
         reasons.adopt(sender.reason)
         sent = False
         while True:
@@ -240,13 +242,14 @@ class Senders:
     async def _send_due(self, sender: _Sender, connection: Connection, now: float) -> bool:
         """Send a request with the batches that are due; return whether there were any.
 
-        This is a checkpoint only if a thread compresses.
+        The call is a checkpoint only if a thread compresses.
         """
         batches = self._accumulator.drain(sender.node_id, now, self._config.max_request_size)
         if self._compression is not None and batches:
             await self._compression.seal(batches)
-            # While a thread compresses, a batch may expire. Then its send() has raised, and the
-            # caller may have sent the record again. So the batch must not be written any more.
+            # While a thread compresses, a batch may expire. Then the batch's send() calls have
+            # raised, and their callers may have sent the records again. So the batch must not be
+            # written any more.
             for batch in batches:
                 if batch.in_flight and isinstance(batch.error, TrikafkaError):
                     now = trio.current_time()
@@ -259,10 +262,10 @@ class Senders:
     def _held_until(self, sender: _Sender, now: float) -> float:
         """Return when another request may be made, by Trio's clock.
 
-        ``now``: at once. Infinity: after the next response.
+        The result is ``now`` for a request at once, and infinity for one after the next response.
         """
         # How much is sent before the responses come. With `_BUSY` requests in flight the broker
-        # always has the next one. More of them help only while the network transmits them at once.
+        # always has the next one. More requests help only while the network transmits them at once.
         # On Linux the connection asks the kernel how many bytes it has not sent yet (SIOCOUTQNSD,
         # `Connection.backlog`). Above half a megabyte, a further request would not reach the broker
         # any sooner. With five requests of a megabyte in flight, four wait in the send buffer, and
@@ -391,8 +394,8 @@ class Senders:
             for batch in batches:
                 self._accumulator.completion.succeeded(batch, None, None)
         else:
-            if throttle := getattr(response, "throttle_ms", 0):
-                connection.throttle(throttle / 1000, "Produce")
+            if response.throttle_ms:
+                connection.throttle(response.throttle_ms / 1000, "Produce")
             self._handle_response(batches, response)
         return response is not None
 
@@ -446,8 +449,8 @@ class Senders:
     def _error(self, code: int, detail: str) -> TrikafkaError:
         """Return the error for a code.
 
-        In a transaction, some codes of a leader leave it open whether another producer has taken
-        over or the transaction has timed out. Only the coordinator knows that.
+        In a transaction, some codes of a partition leader do not say whether another producer has
+        taken over or the transaction has timed out. Only the coordinator knows that.
         """
         error = from_code(code, detail, operation="Write")
         if self._transaction is None or code not in _DOUBTFUL:
@@ -482,7 +485,7 @@ class _Compression:
     async def seal(self, batches: list[ProducerBatch]) -> None:
         """Compress the batches that are not compressed yet.
 
-        This is a checkpoint only if a thread compresses.
+        The call is a checkpoint only if a thread compresses.
         """
         size = sum(batch.size for batch in batches if not batch.sealed)
         if not size:

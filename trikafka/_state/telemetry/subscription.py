@@ -1,6 +1,6 @@
 """The broker's subscription to this client's metrics, as a state machine (KIP-714).
 
-No I/O and no clock; the telemetry manager alone reports to it.
+No I/O and no clock. Only the telemetry manager reports events to the :class:`PushSchedule`.
 
 ===================  ===================================================  =======================
 state                the next request                                     comes after
@@ -24,14 +24,15 @@ from enum import Enum
 
 from ...error_codes import ErrorCode
 
-#: The least time between two pushes, whatever a broker says (seconds); Kafka allows no less.
+#: The least seconds between two pushes, even if a broker asks for less. Kafka allows no less.
 LEAST_INTERVAL = 0.1
-#: Seconds between two requests where the broker gives no interval.
+#: The seconds between two requests if the broker gives no interval.
 DEFAULT_INTERVAL = 300.0
-#: The first push of a subscription comes after this share of the interval at least, and at most
-#: after one and a half intervals: clients that connect together do not push together.
+#: The first push of a subscription is due after between 0.5 and 1.5 intervals. So clients that
+#: connect together do not push together.
 _JITTER = (0.5, 1.5)
-# The broker has another subscription for the client than the one that the push named.
+# Ask for the subscription again: the push named an outdated one, or used a codec that the broker
+# does not accept any more.
 _ASK_AGAIN = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
 # This push is lost; the next one may succeed.
 _NEXT_TIME = frozenset({ErrorCode.TELEMETRY_TOO_LARGE, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
@@ -54,7 +55,7 @@ class Subscription:
         codecs: The codecs that the broker accepts, the best one first.
         interval: Seconds between two pushes.
         max_bytes: The largest payload, compressed; 0 or less: no limit is known.
-        delta: True if totals are sent as what was added since the last push.
+        delta: True if the broker wants each total as the difference from the last push.
         prefixes: The prefixes of the wanted metrics; ``""`` wants all.
     """
 
@@ -75,7 +76,7 @@ def subscription_of(
     requested: Sequence[str],
 ) -> Subscription:
     """Return the subscription of a broker's response."""
-    # Kafka's rule: one entry "*" wants everything. As a prefix the empty text means the same.
+    # Kafka's rule: an entry "*" wants all metrics. The empty prefix means the same.
     prefixes = tuple("" if prefix == "*" else prefix for prefix in requested)
     interval = max(LEAST_INTERVAL, interval_ms / 1000) if interval_ms > 0 else DEFAULT_INTERVAL
     return Subscription(subscription_id, tuple(codecs), interval, max_bytes, delta, prefixes)
@@ -105,12 +106,12 @@ class PushSchedule:
         return DEFAULT_INTERVAL if self.subscription is None else self.subscription.interval
 
     def known_as(self, instance_id: uuid.UUID) -> None:
-        """Take over the id that the broker gave this client, once."""
+        """Set the id that the broker gave this client. A later id has no effect."""
         if self.instance_id is None:
             self.instance_id = instance_id
 
     def subscribed(self, subscription: Subscription, now: float, chance: float) -> None:
-        """Record a subscription; ``chance``, from 0 to 1, spreads the first pushes."""
+        """Record a subscription; ``chance``, a random number from 0 to 1, delays the first push."""
         if self.state is PushState.OFF:
             return
         self.subscription = subscription
@@ -124,7 +125,7 @@ class PushSchedule:
             self._next(PushState.SUBSCRIPTION_NEEDED, now + subscription.interval)
 
     def get_failed(self, code: int, now: float) -> None:
-        """Record a refused GetTelemetrySubscriptions."""
+        """Record that a broker has refused GetTelemetrySubscriptions with ``code``."""
         if code in _NEXT_TIME:
             self._next(PushState.SUBSCRIPTION_NEEDED, now + self.interval)
         else:
@@ -140,11 +141,11 @@ class PushSchedule:
             self.off()
 
     def lost(self, now: float) -> None:
-        """Record a request without a response, or a push that was not sent: try again later."""
+        """Record a request without a response, or a push that was not sent; retry it later."""
         self._next(self.state, now + self.interval)
 
     def withdrawn(self, now: float) -> None:
-        """Record that a broker does not offer the requests any more."""
+        """Record that a broker does not offer the requests any more; ask for them later."""
         self._next(PushState.SUBSCRIPTION_NEEDED, now + self.interval)
 
     def off(self) -> None:
