@@ -440,7 +440,7 @@ def test_addresses_of_directories() -> None:
         with pytest.raises(ConfigurationError, match="cannot name a directory"):
             DirectoryStore.directory_of(wrong)
     for cut, to in (("file:///data/a%20b#1", "/data/a b"), ("file:///data/what?x", "/data/what")):
-        with pytest.raises(ConfigurationError, match=f"%3F and %23, or give .* went to {to}\\)"):
+        with pytest.raises(ConfigurationError, match=f"%3F and %23, or give .* exports to {to}\\)"):
             DirectoryStore.directory_of(cut)
     for wrong in ("file://elsewhere/data", "file://"):
         with pytest.raises(ConfigurationError, match="does not name a directory of this machine"):
