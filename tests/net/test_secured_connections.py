@@ -230,7 +230,7 @@ def test_unusable_changed_files_are_logged_once(
     file.write_text("half a file")
     assert contexts.context() is contexts.context() is first
     assert [record.message for record in caplog.records] == [
-        "TLS files have changed and cannot be used, so those before are until they can:"
+        "TLS files have changed and cannot be used; until they can, the previous files stay in use:"
         f" ssl_cafile: {str(file)!r} holds no certificates in PEM that OpenSSL can read"
     ]
 

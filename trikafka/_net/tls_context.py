@@ -1,6 +1,6 @@
 """The TLS context of a client, made from the settings.
 
-It is made again when the files that they name have changed.
+The context is made again when the files that the settings name have changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = logging.getLogger("trikafka.brokers")
 
 #: The number of contexts that clients share; the least recently used one is dropped.
 _MOST_SHARED = 8
-#: How long (seconds) a context is kept after its last use: it holds a private key.
+#: The seconds that a context is kept after its last use. Not longer: it holds a private key.
 _KEPT = 600.0
 #: The settings from which a context is made.
 _SETTINGS = (
@@ -76,7 +76,11 @@ class _SharedContexts:
         self._contexts: OrderedDict[bytes, _Shared] = OrderedDict()
 
     def get(self, config: ClientConfig, seen: object) -> _Shared:
-        """Return the context for these settings and files. Raises as :func:`make_context`."""
+        """Return the context for these settings and files.
+
+        Raises:
+            ConfigurationError: As :func:`make_context`.
+        """
         if config.ssl_cafile is None and not any(_system_paths()):
             # No file would show that the authorities have changed, so this context is not shared.
             return _Shared(make_context(config), Tickets())
@@ -131,8 +135,11 @@ class TlsContexts:
         """Return the context to use now.
 
         While changed files cannot be used, such as half a pair that is being replaced, the last
-        context stays in use. Raises :exc:`ConfigurationError` that names the setting whose file
-        cannot be used.
+        context stays in use.
+
+        Raises:
+            ConfigurationError: A file cannot be used, and there is no last context. The message
+                names the setting.
         """
         if self._config.ssl_context is not None:
             return self._config.ssl_context
@@ -147,8 +154,8 @@ class TlsContexts:
                 if seen != self._refused:
                     self._refused = seen
                     _log.warning(
-                        "TLS files have changed and cannot be used, so those before are until "
-                        "they can: %s",
+                        "TLS files have changed and cannot be used; until they can, the previous "
+                        "files stay in use: %s",
                         error,
                     )
         return self._current.context
@@ -157,8 +164,8 @@ class TlsContexts:
     def tickets(self) -> Tickets | None:
         """The sessions to resume in the current context.
 
-        ``None`` with a context of the user's: its checks and its certificate may change without a
-        sign, and a resumed session would keep the old ones.
+        ``None`` with a context of the user: the user may change its checks and its certificate at
+        any time, and a resumed session would keep the old ones.
         """
         return None if self._current is None else self._current.tickets
 
@@ -174,7 +181,7 @@ class TlsContexts:
                 try:
                     status = os.stat(text)
                     seen.append((status.st_mtime_ns, status.st_size, status.st_ino))
-                except (OSError, ValueError):  # it is no path at all
+                except (OSError, ValueError):  # There is no such file, or the text is no path.
                     seen.append(None)
         return seen
 
@@ -182,7 +189,8 @@ class TlsContexts:
 def make_context(config: ClientConfig) -> ssl.SSLContext:
     """Make a client's context, for TLS 1.2 and 1.3, from the settings.
 
-    Raises :exc:`ConfigurationError`.
+    Raises:
+        ConfigurationError: A file or the ciphers cannot be used. The message names the setting.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = _VERSIONS[config.ssl_minimum_version]
@@ -256,8 +264,8 @@ def _in_pem(
 
 def _present(context: ssl.SSLContext, config: ClientConfig) -> None:
     wrong = _load_key(context, config)
-    # Raised here: the errors of Python and OpenSSL keep the arguments of the call, such as a
-    # password.
+    # The error is raised here, and not in _load_key(): there the errors of Python and OpenSSL, which
+    # keep the arguments of the call, such as a password, would be its context.
     if wrong:
         keyfile, shown = config.ssl_keyfile, _shown(config.ssl_certfile or "")
         # The value of ssl_keyfile may be the key itself, so it is not shown.

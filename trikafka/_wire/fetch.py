@@ -1,7 +1,8 @@
 """The Fetch request and its response (versions 4 to 17), written and read by hand. No I/O.
 
-kafka-python's decoder copies every ``records`` field. A fetch carries megabytes, so this one reads
-the few fields around them by hand and returns slices of the frame. Only the fetch manager uses it.
+kafka-python's decoder copies every ``records`` field. A fetch carries megabytes, so this module
+reads the few fields around the records by hand, and returns slices of the frame. Only the fetch
+manager uses it.
 
 From version 13 on topics have ids instead of names (KIP-516), in requests and in responses. A
 :class:`FetchMessage` that knows the id of every topic it names may be sent in version 17, others in
@@ -228,17 +229,17 @@ def read_fetch_response(
     """Read the body of a Fetch response in ``version`` (4 to 17).
 
     Args:
-        body: the bytes after the response's header.
-        version: the version of the request.
-        names: the names of the requested topics by id. From version 13 on a response has only ids.
-        asked: the number of partitions requested. A response with many more, or with more aborted
+        body: The bytes after the response's header.
+        version: The version of the request.
+        names: The names of the requested topics by id. From version 13 on a response has only ids.
+        asked: The number of partitions requested. A response with many more, or with more aborted
             transactions than it can hold records of, is damaged.
-        most: the bytes of records requested. Twice that is allowed, besides one batch, which comes
-            whole at any size (KIP-74).
+        most: The bytes of records requested. Twice as many are allowed, and one more batch, which
+            comes whole at any size (KIP-74).
 
     Raises:
-        DamagedResponseError: the bytes are not such a response.
-        TooManyBytesError: there are more bytes of records than allowed.
+        DamagedResponseError: The bytes are not such a response.
+        TooManyBytesError: There are more bytes of records than allowed.
     """
     reader = FieldReader(body, version >= _FLEXIBLE, "Fetch")
     reader.allow(_SOME + (len(body) if asked is None else 4 * asked) + len(body) // _LEAST_BATCH)
@@ -333,7 +334,7 @@ def is_damaged(records: memoryview) -> bool:
 def end_of_batches(records: memoryview, start: int) -> int | None:
     """Return the offset after the last complete record batch in ``records``.
 
-    It is read from the batches' headers alone, and is ``start`` if there is no complete batch.
-    ``None`` for the old formats, whose offsets show only when they are decoded.
+    Only the headers of the batches are read. Without a complete batch the result is ``start``. It
+    is ``None`` for the old formats, whose offsets show only when they are decoded.
     """
     return _implementation.current.end_of_batches(records, start)

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _TYPES = ("topic", "broker", "broker-logger", "client-metrics", "group")
 _SECRET = "(secret)"
 #: Words in the names of secrets. A broker does not list a listener's own settings before they are
-#: set.
+#: set, so their names decide.
 _SECRET_NAMES = ("password", "secret", "jaas", "keystore.key")
 
 
 class _Kind(click.Choice):  # type: ignore[type-arg]
-    """A resource type; the error for another word takes it for the name of a topic."""
+    """A resource type. The error for another word suggests a type, or a topic of that name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value not in self.choices:
@@ -52,8 +52,8 @@ def command(common: Common) -> None:
 @command.command()
 @_kind
 @_name
-@click.option("--all", "everything", is_flag=True, help="Those that have Kafka's own default, too.")
-@click.option("--docs", is_flag=True, help="The brokers' text about each setting, too.")
+@click.option("--all", "everything", is_flag=True, help="Show those with Kafka's own default, too.")
+@click.option("--docs", is_flag=True, help="Show the brokers' text about each setting, too.")
 @output_option
 @common_options
 def get(
@@ -61,8 +61,8 @@ def get(
 ) -> None:
     """Show the settings of a topic, a broker or a group.
 
-    A broker is named by its number; without a name it is what all brokers share. SOURCE says where
-    the value comes from.
+    The name of a broker is its number. Without a name, the settings that all brokers share are
+    shown. SOURCE says where the value comes from.
     """
     resource = _resource(kind, name)
 
@@ -124,8 +124,8 @@ def set_(
 ) -> None:
     """Change settings of a topic, a broker or a group; leave all others.
 
-    For what all brokers share, write '' as the name. With --delete and without --execute nothing is
-    changed: the brokers check the changes, and the table shows what would be.
+    For settings that all brokers share, write '' as the name. With --delete and without --execute
+    nothing is changed: the brokers check the changes, and a table shows the values after them.
     """
     # A group or a metrics subscription of such a name would be made in silence.
     if name is not None and re.match(r"[a-z.]+=", name):

@@ -22,7 +22,7 @@ _WORDS = {
 }
 
 
-#: A date, with which a time begins that needs no @.
+#: A date. A time that begins with one needs no @.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 #: A time before now.
 _AGO = re.compile(r"-(\d{1,9})(s|m|h|d)")
@@ -78,7 +78,7 @@ def parse(text: str) -> Start:
 
 
 def whole(text: str) -> int | None:
-    """Return the whole number of 63 bits that a text is; ``None``: it is none."""
+    """Return the whole number below 2^63 that a text of digits names; ``None`` for other texts."""
     # Python refuses to convert thousands of digits.
     if text.isascii() and text.isdigit() and len(digits := text.lstrip("0")) < 20:
         number = int(digits or "0")
@@ -93,7 +93,7 @@ def _time(text: str, option: str = "--from") -> int:
     """
     number = whole(text)
     if number is not None and like_seconds(number):
-        # No BadParameter: callers replace those by the list of the places that they know.
+        # No BadParameter: callers replace its message by the list of the places that they know.
         raise click.UsageError(
             f"{text} milliseconds since the epoch are {time_of(number)}; add 000 if these are "
             "seconds, or write the date"
@@ -135,12 +135,12 @@ def past_time(text: str) -> int:
 def check_come(start: Start, found: Iterable[object]) -> None:
     """Refuse a time that has not come yet, unless records have it.
 
-    The end, which is the place of a time behind all records, would be before that time: the records
-    up to it would be read, or skipped for good.
+    Without a record as late as the time, the place would be the end of the log. Then the records
+    that arrive before the time would be read, or skipped for good.
 
     Args:
         start: The place.
-        found: What was found of the time in each partition; ``None``: no record is as late.
+        found: The place of the time in each partition; ``None`` if no record is as late.
 
     Raises:
         click.ClickException: No record is as late.

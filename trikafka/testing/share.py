@@ -89,8 +89,8 @@ class SharedPartition:
         """Return the record at an offset."""
         return self.records.setdefault(offset, SharedRecord())
 
-    # A broker stores the state of a record when it is acknowledged, released, or its lock ends.
-    # That it is acquired is known to the leader alone.
+    # A broker stores the state of a record when the record is acknowledged or released, or its lock
+    # ends. Only the leader knows that a record is acquired.
     def load(self, led_since: int) -> None:
         """Load the stored state if another leader has begun: what was acquired is available."""
         if led_since == self._led_since:

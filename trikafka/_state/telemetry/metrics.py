@@ -17,7 +17,7 @@ Each part of the client reports events here; the telemetry manager collects. No 
 # An average, a maximum, a rate and a delta cover the time since the last push that the broker has
 # taken. `collect` may run without a `confirm` after it (the push was refused, or lost): then the
 # next collection covers that time, too, and nothing is missing. A gauge without a measurement in
-# its time is left out: 0 would be a claim.
+# its time is left out, because 0 would look like a measurement.
 #
 # The names are Kafka's: `org.apache.kafka.`, the group of the metric in the Java client, the name.
 # Times are in milliseconds.
@@ -254,7 +254,7 @@ ADMIN = MetricNames("admin.client")
 
 
 class Meter:
-    """The metrics of one client; it meets :class:`~trikafka.interfaces.ClientMetrics`.
+    """The metrics of one client, an implementation of :class:`~trikafka.interfaces.ClientMetrics`.
 
     Args:
         names: The names of the client's metrics.
@@ -270,7 +270,7 @@ class Meter:
         wall: Callable[[], int] = time.time_ns,
         resource: Mapping[str, AttributeValue] | None = None,
     ) -> None:
-        #: True while a broker wants metrics. What happens often is only then recorded.
+        #: True while a broker wants metrics. Frequent events are recorded only then.
         self.recording = False
         self._names = names
         self._clock = clock
@@ -312,7 +312,7 @@ class Meter:
         self._connections.add()
 
     def responded(self, node_id: int, api: str, seconds: float) -> None:
-        """Record a response, of which the request was made ``seconds`` ago."""
+        """Record a response whose request was made ``seconds`` ago."""
         if not self.recording:
             return
         milliseconds = max(0.0, seconds) * 1000
@@ -357,7 +357,8 @@ class Meter:
     def register(self, metric: RegisteredMetric) -> None:
         """Add a metric of the application.
 
-        Raises :exc:`IllegalStateError` if there is one of that name.
+        Raises:
+            IllegalStateError: There is one of that name.
         """
         if metric.name in self._registered:
             raise IllegalStateError(
@@ -368,7 +369,8 @@ class Meter:
     def unregister(self, name: str) -> None:
         """Remove a metric of the application.
 
-        Raises :exc:`IllegalStateError` if there is none of that name.
+        Raises:
+            IllegalStateError: There is none of that name.
         """
         if self._registered.pop(name, None) is None:
             raise IllegalStateError(f"there is no registered metric {name!r}")
