@@ -34,7 +34,8 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 def make_folder(path: Path) -> list[Path]:
     """Make a folder and its missing parents, each synced in its parent.
 
-    Returns the new folders, the innermost first.
+    Returns:
+        The new folders, the innermost first.
     """
     missing: list[Path] = []
     made: list[Path] = []
@@ -52,7 +53,8 @@ def make_folder(path: Path) -> list[Path]:
 def make_own_folder(path: Path) -> bool:
     """Make an own folder inside an existing one; return whether it was missing.
 
-    Raises :exc:`ExportError` if the folder is a link or belongs to another user.
+    Raises:
+        ExportError: The folder is a link, or belongs to another user.
     """
     made = False
     with contextlib.suppress(FileExistsError):
@@ -80,7 +82,8 @@ def check_own_folder(path: Path) -> None:
 def open_own_file(path: Path) -> int:
     """Open an own file for reading and writing; create it if it is missing.
 
-    Raises :exc:`ExportError` for a link.
+    Raises:
+        ExportError: The path is a link, or the file belongs to another user or has other names.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -100,7 +103,8 @@ def open_own_file(path: Path) -> int:
 def is_at(path: Path, file: int) -> bool:
     """Return whether the open file still has that name.
 
-    Raises FileNotFoundError if no file has it.
+    Raises:
+        FileNotFoundError: No file has that name.
     """
     return os.path.samestat(os.lstat(path), os.fstat(file))
 
@@ -146,9 +150,8 @@ def link(source: Path, target: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        moved = not os.path.lexists(
-            target
-        )  # a file system without hard links; the lock keeps other exports away
+        # The file system has no hard links. The destination's lock keeps other exports away.
+        moved = not os.path.lexists(target)
         if moved:
             os.rename(source, target)
     source.unlink(missing_ok=True)
@@ -158,7 +161,8 @@ def link(source: Path, target: Path) -> bool:
 def move_once(source: Path, target: Path) -> None:
     """Move ``source`` to ``target``, unless that has been done before.
 
-    Raises :exc:`ExportError` if ``target`` is another file.
+    Raises:
+        ExportError: ``target`` is another file.
     """
     if os.path.lexists(target):
         if not os.path.lexists(source):

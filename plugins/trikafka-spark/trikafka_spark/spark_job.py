@@ -2,7 +2,7 @@
 
 A job has one task for each unit of ranges. The Trio loop never blocks. The jobs carry a tag, by
 which any thread can cancel them (``interruptTag`` works only in the thread that set the tag). Tags
-belong to a thread, and Trio uses threads again, so the thread that set the tag removes it.
+belong to a thread, and Trio reuses threads. So the thread that set the tag removes it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SparkJob:
             ExportError: The work failed; the cause is the worker's own error.
             Exception: The error of ``report``.
 
-        Cancellation: the jobs are cancelled, and the call waits for at most five seconds
+        When cancelled, the jobs are cancelled, and the call waits for at most five seconds
         (:class:`CancellableCall`).
         """
         results: list[Results] = []
@@ -145,7 +145,7 @@ class SparkJob:
             failure, cause = self._explained(error)
             raise failure from cause
         finally:
-            with contextlib.suppress(Exception):  # the JVM may be gone, and the tag with it
+            with contextlib.suppress(Exception):  # The JVM may be gone, and the tag with it.
                 context.removeJobTag(self._tag)
                 for name in ("spark.jobGroup.id", "spark.job.description"):
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]

@@ -127,7 +127,7 @@ class AvroSchema:
         return self
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
+    def _as_schema_error(self) -> Iterator[None]:
         """Convert any failure of an unusual schema into :exc:`SchemaError`.
 
         Examples are sizes that are not numbers, and invalid defaults.
@@ -148,7 +148,7 @@ class AvroSchema:
         Raises:
             SchemaError: No Arrow type can hold values of the schema.
         """
-        with self._said():
+        with self._as_schema_error():
             found = _Types(self._logical, self._where).of(self._full, "")
         import pyarrow as pa
 
@@ -162,12 +162,12 @@ class AvroSchema:
         Raises:
             SchemaError: There is such an array, or the schema contains itself.
         """
-        with self._said():
+        with self._as_schema_error():
             _Sizes(self._named, self._where).walk(self._parsed, (), 0)
 
     def converter(self, *, tagged: bool) -> Converter | None:
         """Return the converter for values of unions: see :func:`converter`."""
-        with self._said():
+        with self._as_schema_error():
             return converter(self._parsed, self._named, tagged=tagged)
 
     def quick_reader(self, writer: AvroSchema) -> Callable[[Any], Any] | None:
@@ -178,7 +178,7 @@ class AvroSchema:
         Raises:
             SchemaError: The schema cannot be used.
         """
-        with self._said():
+        with self._as_schema_error():
             return self._quick_reader(writer)
 
     def _quick_reader(self, writer: AvroSchema) -> Callable[[Any], Any] | None:
@@ -231,7 +231,7 @@ class AvroSchema:
         Raises:
             SchemaError: The schema cannot be used.
         """
-        with self._said():
+        with self._as_schema_error():
             return self._rows()
 
     def _rows(self) -> Any:

@@ -1,7 +1,7 @@
 """Parts of the fast decoders: numpy reads varints, fixed-size values and text of many values.
 
-Anything odd about one value raises :exc:`OddError` for all of them. A slower decoder reads them
-again and finds the culprit.
+Anything odd about one value raises :exc:`OddError` for all of them. A slower decoder then reads the
+values again, and finds the wrong one.
 """
 
 from __future__ import annotations
