@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_plan import TP, plan_of
@@ -49,6 +50,22 @@ def test_foreign_file_does_not_replace_ours(tmp_path: Path) -> None:
     store.publish(complete(plan, store.settle(plan, plan.ranges)))
     assert (tmp_path / name).read_bytes() == b"ours"
     store.close()
+
+
+def test_foreign_file_at_the_last_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A foreign file that appears just before the link does not cost ours."""
+    source, target = tmp_path / "staged", tmp_path / "final"
+    source.write_bytes(b"ours")
+    link = os.link
+
+    def late(*args: Any, **more: Any) -> None:
+        target.write_bytes(b"them")
+        link(*args, **more)
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(ExportError, match="was not written by this export"):
+        durable_files.move_once(source, target)
+    assert (source.read_bytes(), target.read_bytes()) == (b"ours", b"them")
 
 
 def test_file_of_a_killed_worker_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

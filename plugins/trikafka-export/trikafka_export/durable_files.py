@@ -140,39 +140,42 @@ def write_once(path: Path, text: str) -> bool:
 def link(source: Path, target: Path) -> bool:
     """Move ``source`` to ``target`` unless that exists; return whether it was moved.
 
-    Either way ``source`` is gone.
+    If it was not moved, ``source`` stays.
     """
     try:
         os.link(source, target, follow_symlinks=False)
-        moved = True
     except FileExistsError:
-        moved = False
+        return False
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         # The file system has no hard links. The destination's lock keeps other exports away.
-        moved = not os.path.lexists(target)
-        if moved:
-            os.rename(source, target)
+        if os.path.lexists(target):
+            return False
+        os.rename(source, target)
     source.unlink(missing_ok=True)
-    return moved
+    return True
 
 
 def move_once(source: Path, target: Path) -> None:
     """Move ``source`` to ``target``, unless that has been done before.
 
     Raises:
-        ExportError: ``target`` is another file.
+        ExportError: ``target`` is another file. ``source`` stays.
+        FileNotFoundError: Another worker moves ``source`` at this moment, or both are gone.
     """
-    if os.path.lexists(target):
-        if not os.path.lexists(source):
-            return
-        if not os.path.samestat(os.lstat(source), os.lstat(target)):
-            raise ExportError(
-                f"{target} is there and was not written by this export; move it away, the export "
-                "goes on then"
-            )
-    link(source, target)
+    if os.path.lexists(target) and not os.path.lexists(source):
+        return
+    if link(source, target):
+        return
+    # Both names are of one file if a worker was killed, or is at work, between its two steps. The
+    # comparison comes after the link: a foreign file may appear at any time before.
+    if not os.path.samestat(os.lstat(source), os.lstat(target)):
+        raise ExportError(
+            f"{target} is there and was not written by this export; move it away, the export "
+            "goes on then"
+        )
+    source.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
