@@ -18,6 +18,8 @@ from .key_order import KeyOrder
 
 #: The most records of a partition that may be taken from the first unfinished one on.
 WINDOW = 1_000
+#: Handlers without a checkpoint let other tasks run at least this often (seconds).
+_TURN = 0.001
 
 
 class KeyedWorkers:
@@ -25,7 +27,7 @@ class KeyedWorkers:
 
     The end of its block waits for the records in hand. ``handle`` returns whether a record is done,
     and raises nothing. After a record that is not done, after :meth:`stop` and after a
-    cancellation, no further record begins. One task calls :meth:`put`.
+    cancellation, no further record begins. One task calls :meth:`ready` and :meth:`put`.
     """
 
     def __init__(
@@ -42,6 +44,11 @@ class KeyedWorkers:
         # * After stop(), of the records queued behind a busy key only those go on that lie before a
         #   record that has begun: without them, the begun record would be done but not committable.
         # * With a concurrency of 1 there is no nursery: the caller's own task handles the record.
+        # * A handler may do without a checkpoint. Then a whole batch would be handled without one,
+        #   and heartbeats and other tasks would wait for its end. A handler may also swallow its
+        #   cancellation. Then each record of the batch would count as done, though its handler was
+        #   cut off. So there is a checkpoint before each record. It is in ready(), after which the
+        #   caller checks once more whether the record may begin.
         self._concurrency = concurrency
         self._handle = handle
         self._window = max(WINDOW, concurrency)
@@ -49,6 +56,7 @@ class KeyedWorkers:
         self._nurseries: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
         self._room = trio.Event()
+        self._turn_began = trio.current_time()
         self.stopped = False
 
     async def __aenter__(self) -> Self:
@@ -67,23 +75,28 @@ class KeyedWorkers:
             return None
         return await self._nurseries.__aexit__(kind, error, trace)
 
-    async def put(self, work: RecordAttempt) -> None:
-        """Handle a record once there is room and no earlier one of its key is unfinished.
+    async def ready(self) -> None:
+        """Wait until there is room for a record, or :meth:`stop`; let other tasks run."""
+        while not self.stopped and (
+            self.order.running >= self._concurrency or self.order.outstanding >= self._window
+        ):
+            self._room = trio.Event()
+            await self._room.wait()
+        await self._begin_turn()
 
-        Returns when the next record may be put in.
+    async def put(self, work: RecordAttempt) -> None:
+        """Handle a record once no earlier one of its key is unfinished.
+
+        To be called after :meth:`ready`, without a checkpoint in between. With a concurrency of 1,
+        returns when the record is handled, else at once.
         """
         if self.stopped:
             return
-        key = work.raw.key if isinstance(work.raw, Record) else None
         if self._nursery is None:
             self.order.add(work.offset, None, work)
             await self._run(work)
             return
-        while self.order.running >= self._concurrency or self.order.outstanding >= self._window:
-            self._room = trio.Event()
-            await self._room.wait()
-            if self.stopped:
-                return
+        key = work.raw.key if isinstance(work.raw, Record) else None
         if self.order.add(work.offset, key, work):
             self._nursery.start_soon(self._run, work)
 
@@ -99,10 +112,20 @@ class KeyedWorkers:
     async def _run(self, work: RecordAttempt) -> None:
         following: RecordAttempt | None = work
         while following is not None:
-            if await self._handle(following):
-                following = self.order.done(following.offset)
-            else:
+            if not await self._handle(following):
                 self.order.abandon(following.offset)
                 self.stop()
                 return
+            following = self.order.done(following.offset)
             self._room.set()
+            if following is not None:
+                await self._begin_turn()
+
+    async def _begin_turn(self) -> None:
+        """Raise a cancellation; let other tasks run if the last turn is over."""
+        now = trio.current_time()
+        if now - self._turn_began < _TURN:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return
+        self._turn_began = now
+        await trio.lowlevel.checkpoint()

@@ -79,6 +79,7 @@ class PartitionTask(StreamTask):
                     order.processed
                 )  # the position at the start is already committed, or is not this task's to commit
             for work in self._plan.handling.works(batch):
+                await self._workers.ready()
                 if self._over:
                     self._workers.stop()
                     return

@@ -129,6 +129,7 @@ class _RoundPart:
         async with KeyedWorkers(self._plan.concurrency, partial(self._handle, task)) as workers:
             for batch in batches:
                 for work in self._plan.handling.works(batch):
+                    await workers.ready()
                     if end is not None and (
                         self._shutdown.stopping or trio.current_time() >= self._until
                     ):
