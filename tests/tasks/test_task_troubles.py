@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from tasking import cluster_of, committed, consumer_of, producer_of, until
+from tasking import Values, cluster_of, committed, consumer_of, producer_of, running, until
 from trio.testing import MockClock as Clock
 
 import trikafka
@@ -82,3 +82,27 @@ async def test_all_records_are_handled_in_order(seed: int, autojump_clock: Clock
             assert first == list(range(RECORDS)), f"partition {number}: lost, or out of order"
             written = [int(record.value or b"") for record in cluster.records("out", number)]
             assert set(written) == set(range(RECORDS))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_deleted_topic_ends_no_other_task(autojump_clock: Clock, protocol: str) -> None:
+    """Its commits are refused, and a later topic of the same name is read from its beginning."""
+    handler = Values(1)
+    async with (
+        cluster_of(1, records=10, topics={"u": 1}) as cluster,
+        consumer_of(
+            cluster, "t", "u", group_protocol=protocol, metadata_max_age_ms=20_000
+        ) as consumer,
+        running(consumer, handler),
+    ):
+        await until(lambda: len(handler.done) == 3)
+        cluster.delete_topic("t")
+        await trio.sleep(60)
+        cluster.create_topic("t", 1)
+        cluster.append("t", 0, [b"new"])
+        cluster.append("u", 0, [b"other"])
+        await until(lambda: {b"new", b"other"} <= {record.value for record in handler.done})
+        await until(lambda: committed(cluster) == 1)
+        found = cluster.committed("g", ("u", 0))
+        assert found is not None
+        assert found.offset == 1

@@ -9,7 +9,12 @@ import trio
 
 from .. import Consumer, PartitionStream
 from ..config import ConsumerConfig
-from ..errors import CommitFailedError, KafkaTimeoutError, RebalanceInProgressError
+from ..errors import (
+    CommitFailedError,
+    KafkaTimeoutError,
+    RebalanceInProgressError,
+    UnknownTopicOrPartitionError,
+)
 from ..toolkit import with_background
 from ..types import TopicPartition
 from .handling import RecordAttempt, explained
@@ -17,8 +22,14 @@ from .plan import InterruptibleWaits, RunShutdown, TaskPlan, TimeoutBudget
 
 _log = logging.getLogger("trikafka.tasks")
 #: The errors of a commit that leave the records to the partition's next owner, or to a later
-#: commit.
-NOT_COMMITTED = (CommitFailedError, RebalanceInProgressError, KafkaTimeoutError)
+#: commit. The last one: a topic was deleted, of which the group has no offsets any more. Other
+#: topics go on.
+NOT_COMMITTED = (
+    CommitFailedError,
+    RebalanceInProgressError,
+    KafkaTimeoutError,
+    UnknownTopicOrPartitionError,
+)
 
 
 class StreamTask:
