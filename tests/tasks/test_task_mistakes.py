@@ -364,3 +364,16 @@ async def test_pattern_with_its_dead_letters_ends_the_run(
 
 async def never(record: trikafka.Record) -> None:
     pytest.fail("a record was handled")
+
+
+async def test_signals_need_the_main_thread(autojump_clock: Clock) -> None:
+    """Trio's refusal would come from a task of the run, in a group."""
+
+    async def handler(record: Record) -> None: ...
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster, consumer_of(cluster) as consumer:
+            with pytest.raises(ConfigurationError, match="only for a run in the main thread"):
+                await trikafka.run_tasks(consumer, handler, stop_on=[signal.SIGTERM])
+
+    await trio.to_thread.run_sync(trio.run, main)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Literal, overload
@@ -210,6 +211,11 @@ def check_stop_on(stop_on: object) -> None:
                 "stop_on must hold signals that can be waited for, such as signal.SIGTERM, not "
                 f"{number!r}"
             )
+    if stop_on and threading.current_thread() is not threading.main_thread():
+        raise ConfigurationError(
+            "stop_on is only for a run in the main thread, where Python receives signals; "
+            "elsewhere cancel the run, or close the consumer"
+        )
 
 
 def check_retry(retry: object) -> None:
