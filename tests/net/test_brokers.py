@@ -11,7 +11,8 @@ from netting import NODE, Asked, Parts, metadata_request, open_parts
 from trio.testing import MockClock as Clock
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from trikafka.errors import ClientFailedError, KafkaConnectionError, ProtocolError, TrikafkaError
+import trikafka
+from trikafka.errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 from trikafka.types import Node
 
@@ -195,17 +196,53 @@ async def test_dial_that_raises_a_group_is_named(autojump_clock: Clock) -> None:
             await ask(parts)
 
 
-async def test_bug_in_the_users_dial_ends_the_client(autojump_clock: Clock) -> None:
+async def test_bug_in_the_users_dial_is_named(autojump_clock: Clock) -> None:
     async def dial(host: str, port: int) -> trio.abc.Stream:
         raise ZeroDivisionError("bug")
 
-    async def body() -> None:
+    with pytest.raises(BootstrapError, match="dial failed: ZeroDivisionError: bug") as caught:
         async with ScriptedCluster() as cluster, open_parts(cluster, dial=dial):
-            raise AssertionError("it did not open")
+            pass
+    error: BaseException | None = caught.value
+    while error is not None and not isinstance(error, ZeroDivisionError):
+        error = error.__cause__
+    assert error is not None
 
-    with pytest.raises(ClientFailedError, match="bug") as caught:
-        await body()
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+async def test_wrong_result_of_a_dial_is_named(autojump_clock: Clock) -> None:
+    async def dial(host: str, port: int) -> Any:
+        return None
+
+    said = "dial must return a trio.abc.Stream, not NoneType"
+    with pytest.raises(BootstrapError, match=said):
+        async with ScriptedCluster() as cluster, open_parts(cluster, dial=dial):
+            pass
+
+
+async def test_proxys_own_error_ends_no_client(autojump_clock: Clock) -> None:
+    """Libraries for proxies have exceptions of their own, for a broker that is away."""
+
+    class ProxyError(Exception):
+        pass
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            try:
+                return await cluster.dial(host, port)
+            except OSError:
+                raise ProxyError("host unreachable") from None
+
+        async with trikafka.open_producer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=dial
+        ) as producer:
+            await producer.send("t", b"1")
+            async with trio.open_nursery() as nursery:
+                cluster.stop(0)
+                nursery.start_soon(producer.send, "t", b"2")
+                await trio.sleep(10)
+                cluster.start(0)
+        assert [record.value for record in cluster.records("t", 0)] == [b"1", b"2"]
 
 
 async def test_rack_makes_no_other_connection(autojump_clock: Clock) -> None:

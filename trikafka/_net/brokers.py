@@ -23,7 +23,7 @@ from .. import _version
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
 from ..errors import AuthenticationError, ConfigurationError, KafkaConnectionError, TrikafkaError
-from ..errors.groups import every, members, outlined
+from ..errors.groups import members, outlined
 from ..types import ConnectionEvent, ConnectionStatistics, Node
 from .addresses import parse_bootstrap
 from .connection import Connection
@@ -212,6 +212,28 @@ class ConnectionSlot:
         if connection is self._connection and connection.failure is not None and not self._closed:
             self._outages.connection_lost(self._node)
 
+    async def _open_stream(self, host: str, port: int) -> Stream:
+        """Return a stream to an address; any failure of the user's ``dial`` is an ``OSError``.
+
+        A dial function may try several addresses in a nursery, so it may raise a group. Libraries
+        for proxies have exceptions of their own. Raised as they are, they would end the client,
+        though the next attempt may succeed.
+        """
+        if self._config.dial is None:
+            return await trio.open_tcp_stream(host, port)
+        try:
+            stream = await self._config.dial(host, port)
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError, UnicodeError, TrikafkaError):
+            raise
+        except ExceptionGroup as group:
+            raise OSError(outlined(group)) from group
+        except Exception as error:
+            raise OSError(f"dial failed: {type(error).__name__}: {error}") from error
+        methods = ("send_all", "receive_some", "aclose")
+        if not all(callable(getattr(stream, name, None)) for name in methods):
+            raise OSError(f"dial must return a trio.abc.Stream, not {type(stream).__name__}")
+        return stream
+
     async def _establish(self, machine: ConnectionStateMachine) -> Connection:
         node, limit = self._node, self._reconnect.setup_limit()
         connection: Connection | None = None
@@ -219,13 +241,7 @@ class ConnectionSlot:
 
         async def dial(host: str, port: int) -> Stream:
             nonlocal dialled
-            try:
-                stream = await (self._config.dial or trio.open_tcp_stream)(host, port)
-            # A dial function of the user may try several addresses in a nursery.
-            except ExceptionGroup as group:
-                if not every(group, (OSError, trio.BrokenResourceError)):
-                    raise
-                raise OSError(outlined(group)) from group
+            stream = await self._open_stream(host, port)
             dialled = True
             return stream
 
