@@ -312,15 +312,16 @@ def load_plugins(
     manager = _PluginManager(PROJECT)
     manager.add_hookspecs(HookSpecs)
     if builtin is not None:
-        _register(manager, builtin, "trikafka")
+        _register(manager, builtin, PROJECT)
+    # The authors of two packages may choose the same name. An error is to name one of them.
+    taken = {PROJECT}
     for point in _entry_points():
-        _register(manager, _load(point), point.name)
+        name = f"{point.name} ({point.value})" if point.name in taken else point.name
+        taken.add(name)
+        _register(manager, _load(point), name)
     for plugin in extra:
         _register(manager, plugin, None)
-    try:
-        manager.check_pending()
-    except pluggy.PluginValidationError as error:
-        raise PluginError(f"plugin {_name(error.plugin)} is wrong: {error}") from error
+    _check_hooks_exist(manager)
     return manager
 
 
@@ -444,6 +445,11 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         raise PluginError(
             f"plugin {name}: {hook} is async; a hook is a plain function that returns an object"
         )
+    if shape is not None and _is_class_of_such_objects(answer, shape):
+        raise PluginError(
+            f"plugin {name}: {hook} returned the class {answer.__name__}; it must return an "  # type: ignore[attr-defined]
+            f"object, such as {answer.__name__}()"  # type: ignore[attr-defined]
+        )
     if shape is not None and shape in _RENAMED:
         answer = _under_present_names(name, answer, shape)
     if shape is not None and (missing := missing_members(answer, shape)):
@@ -466,6 +472,13 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
             "be plain functions"
         )
     return answer
+
+
+def _is_class_of_such_objects(answer: object, shape: type) -> bool:
+    """Return whether ``answer`` is a class, and a member of ``shape`` a method of its objects."""
+    return isinstance(answer, type) and any(
+        inspect.isfunction(inspect.getattr_static(answer, name, None)) for name in members_of(shape)
+    )
 
 
 class _PresentNames:
@@ -591,6 +604,15 @@ def _load(point: EntryPoint) -> object:
 
 
 def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -> None:
+    # pluggy refuses a plugin that is known, or equals a known one, with a text that has the
+    # representations of all plugins.
+    for other, known in manager.list_name_plugin():
+        if known is plugin or known == plugin:
+            how = "the same as" if known is plugin else "equal to"
+            raise PluginError(
+                f"plugin {_name(plugin, name)} is wrong: it is {how} plugin "
+                f"{_name(known, other)}, so its hooks would be called twice; give it once"
+            )
     try:
         manager.register(plugin, name)
     except (pluggy.PluginValidationError, ValueError) as error:
@@ -605,6 +627,11 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -
         for implementation in caller.get_hookimpls():
             if implementation.plugin is not plugin:
                 continue
+            if _is_method_of(plugin, implementation.function):
+                raise PluginError(
+                    f"plugin {_name(plugin, name)} is wrong: it is a class; give an object, such "
+                    f"as {plugin.__name__}()"  # type: ignore[attr-defined]
+                )
             if inspect.iscoroutinefunction(implementation.function):
                 raise PluginError(
                     f"plugin {_name(plugin, name)} is wrong: {caller.name} is async, a hook is a "
@@ -615,6 +642,37 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -
                     f"plugin {_name(plugin, name)} is wrong: {caller.name} is a wrapper, a hook "
                     "is a plain function"
                 )
+
+
+def _check_hooks_exist(manager: pluggy.PluginManager) -> None:
+    """Raise :exc:`PluginError` for an implementation of a hook that does not exist.
+
+    An implementation marked with ``optionalhook=True`` is for another release of trikafka.
+    """
+    for name, caller in vars(manager.hook).items():
+        if name.startswith("_") or caller.has_spec():
+            continue
+        for implementation in caller.get_hookimpls():
+            if implementation.optionalhook:
+                continue
+            hooks = [hook for hook in vars(HookSpecs) if not hook.startswith("_")]
+            near = get_close_matches(name, hooks, n=1, cutoff=0.85)
+            meant = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else "if it is a hook of another release, mark it with hookimpl(optionalhook=True)"
+            )
+            raise PluginError(
+                f"plugin {_name(implementation.plugin, implementation.plugin_name)} is wrong: "
+                f"there is no hook {name!r}; {meant}"
+            )
+
+
+def _is_method_of(plugin: object, function: object) -> bool:
+    """Return whether the plugin is a class, and the function a method of its objects."""
+    return isinstance(plugin, type) and any(
+        value is function for base in plugin.__mro__ for value in vars(base).values()
+    )
 
 
 def _name(plugin: object, registered: str | None = None) -> str:

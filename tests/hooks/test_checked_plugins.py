@@ -13,9 +13,15 @@ import trio
 from trio.testing import MockClock
 
 import trikafka
-from trikafka import ConfigurationError, PluginError, TopicPartition, hookimpl
-from trikafka.interfaces import ClientContext, ConsumerContext, Observer, ProducerContext
-from trikafka.testing import ScriptedCluster
+from trikafka import ConfigurationError, HandshakeError, PluginError, TopicPartition, hookimpl
+from trikafka.interfaces import (
+    ClientContext,
+    ConsumerContext,
+    Observer,
+    ProducerContext,
+    RebalanceListener,
+)
+from trikafka.testing import ScriptedCluster, respond
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -275,3 +281,68 @@ async def test_misspelt_observer_method_is_logged(
         for name in ("batch_acked", "batch_delivred", "membership_change")
     ]
     assert lines[1].endswith("batch_delivered is one")
+
+
+class Mechanism:
+    def __init__(self, first: Any = b"x", response: Any = None) -> None:
+        self._first = first
+        self._response = response
+
+    def first(self) -> Any:
+        return self._first
+
+    def respond(self, challenge: bytes) -> Any:
+        return self._response
+
+
+class NoMechanism:
+    def respond(self, challenge: bytes) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (
+            None,
+            "PluginError: plugin 'SimpleNamespace': .* None, which .*: it has no first, respond",
+        ),
+        (NoMechanism(), "PluginError: plugin 'SimpleNamespace': .*: it has no first$"),
+        (Mechanism("text"), "the mechanism returned str, not bytes$"),
+        (Mechanism(None), r"the mechanism's first\(\) returned None$"),
+        (Mechanism(response="text"), "the mechanism returned str, not bytes$"),
+    ],
+)
+async def test_wrong_mechanism_is_named(made: Any, said: str, autojump_clock: MockClock) -> None:
+    async def accept(request: Any, default: Any) -> Any:
+        return respond(
+            request, error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=0
+        )
+
+    async def agree(request: Any, default: Any) -> Any:
+        return respond(request, error_code=0, mechanisms=["MINE"])
+
+    async with ScriptedCluster() as cluster:
+        cluster.offer("SaslHandshake", (1, 1))
+        cluster.offer("SaslAuthenticate", (0, 2))
+        cluster.on("SaslHandshake", agree)
+        cluster.on("SaslAuthenticate", accept)
+        given = settings(
+            cluster,
+            plugin(trikafka_sasl=lambda mechanism: lambda node: made),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="MINE",
+        )
+        with pytest.raises(HandshakeError, match=said):
+            async with trikafka.open_producer(**given):
+                pass
+
+
+@pytest.mark.parametrize("hook", ["trikafka_rebalance_listener", "trikafka_observer"])
+async def test_class_in_place_of_an_object_is_refused(hook: str, autojump_clock: MockClock) -> None:
+    kind = RebalanceListener if hook == "trikafka_rebalance_listener" else Observer
+    said = rf"{hook} returned the class {kind.__name__}; .* object, such as {kind.__name__}\(\)$"
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(PluginError, match=said):
+            async with trikafka.open_consumer(**settings(cluster, plugin(**{hook: lambda: kind}))):
+                pass
+        assert not cluster.log

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -277,8 +279,88 @@ def test_hook_wrapper_is_refused() -> None:
 
 def test_plugin_given_twice_is_refused() -> None:
     twice = plugin(trikafka_sink=lambda scheme: None)
-    with pytest.raises(PluginError, match="wrong"):
+    with pytest.raises(PluginError, match="is wrong: it is the same as plugin 'SimpleNamespace'"):
         load_plugins([twice, twice])
+
+
+def test_refusal_of_equal_plugins_shows_no_content() -> None:
+    @dataclass
+    class Stored:
+        password: str
+
+        @trikafka.hookimpl
+        def trikafka_sink(self, scheme: str) -> None: ...
+
+    with pytest.raises(PluginError) as caught:
+        load_plugins([Stored("hidden"), Stored("hidden")])
+    assert str(caught.value) == (
+        "plugin 'Stored' is wrong: it is equal to plugin 'Stored', so its hooks would be called "
+        "twice; give it once"
+    )
+
+
+def test_class_as_a_plugin_is_refused() -> None:
+    class Regions:
+        @trikafka.hookimpl
+        def trikafka_sink(self) -> None: ...
+
+    with pytest.raises(
+        PluginError,
+        match=r"^plugin 'Regions' is wrong: it is a class; give an object, .*Regions\(\)$",
+    ):
+        load_plugins([Regions])
+
+
+def test_class_with_static_hooks_is_a_plugin() -> None:
+    class Regions:
+        @staticmethod
+        @trikafka.hookimpl
+        def trikafka_value_format(name: str) -> object:
+            return len
+
+    assert call_first(load_plugins([Regions]), "trikafka_value_format", name="length") is len
+
+
+def test_misspelt_hook_gets_a_suggestion() -> None:
+    with pytest.raises(
+        PluginError,
+        match=r"there is no hook 'trikafka_asignor'; did you mean 'trikafka_assignor'\?$",
+    ):
+        load_plugins([plugin(trikafka_asignor=lambda name: None)])
+
+
+def test_hook_of_another_release_may_be_optional() -> None:
+    class Newer:
+        @trikafka.hookimpl
+        def xylophone(self) -> None: ...
+
+    class Optional:
+        @trikafka.hookimpl(optionalhook=True)
+        def xylophone(self) -> None: ...
+
+    with pytest.raises(PluginError, match=r"no hook 'xylophone'; .*hookimpl\(optionalhook=True\)$"):
+        load_plugins([Newer()])
+    load_plugins([Optional()])
+
+
+def test_entry_points_may_share_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package may also use trikafka's own name."""
+
+    def point(name: str, value: str) -> object:
+        def fail(scheme: str) -> None:
+            raise KeyError(value)
+
+        made = plugin(trikafka_sink=fail)
+        return types.SimpleNamespace(name=name, value=value, load=lambda: made)
+
+    points = [point("lake", "one:plugin"), point("lake", "two:plugin"), point("trikafka", "three")]
+    monkeypatch.setattr("trikafka.hooks._entry_points", lambda: points)
+    for number, name in ((3, "trikafka (three)"), (2, "lake (two:plugin)"), (1, "lake")):
+        with pytest.raises(
+            PluginError, match=rf"^plugin '{re.escape(name)}': trikafka_sink failed"
+        ):
+            call_first(load_plugins(), "trikafka_sink", scheme="s3")
+        del points[number - 1]
 
 
 async def test_replaced_listener_skips_no_plugin(autojump_clock: MockClock) -> None:

@@ -22,7 +22,6 @@ from ..errors import (
     ConfigurationError,
     HandshakeError,
     KafkaConnectionError,
-    PluginError,
     TrikafkaError,
     from_code,
 )
@@ -73,6 +72,8 @@ class SaslAuthenticator:
         mechanism, who = await self._mechanism(node)
         await self._agree(ask, node)
         said: bytes | None = await self._step(node, mechanism.first)
+        if said is None:
+            raise HandshakeError(f"{self._name} with {node}: the mechanism's first() returned None")
         for _ in range(_MOST_STEPS):
             response = await ask(SaslAuthenticateRequest(auth_bytes=said))
             if response.error_code:
@@ -217,7 +218,9 @@ class SaslAuthenticator:
             raise self._not_text(node)
         if said is not None and not isinstance(said, bytes):
             kind, said = type(said).__name__, None
-            raise PluginError(f"the mechanism {self._name} said {kind}, not bytes")
+            raise HandshakeError(
+                f"{self._name} with {node}: the mechanism returned {kind}, not bytes"
+            )
         return secret(said)
 
     def _refused(self, response: Any, node: Node, who: str) -> AuthenticationError:

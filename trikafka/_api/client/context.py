@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
@@ -86,6 +87,23 @@ class Observers:
                     _log.error(
                         "plugin %s: observer.%s failed: %r", plugin, method, error, exc_info=error
                     )
+
+
+async def _mechanism(plugin: str, factory: Callable[[Node], Any], node: Node) -> Any:
+    """Return a plugin's mechanism for one authentication.
+
+    Raises :exc:`PluginError` if it is none.
+    """
+    made = factory(node)
+    if inspect.isawaitable(made):
+        made = await made
+    methods = ("first", "respond")
+    if missing := [name for name in methods if not callable(getattr(made, name, None))]:
+        raise PluginError(
+            f"plugin {plugin}: the function of trikafka_sasl returned {made!r}, which is no "
+            f"mechanism: it has no {', '.join(missing)}"
+        )
+    return made
 
 
 class _PluginContext:
@@ -198,8 +216,7 @@ class Context(SharedContext, Generic[Config]):
             raise PluginError(
                 f"plugin {plugin}: trikafka_sasl returned {factory!r}, which cannot be called"
             )
-        made: Callable[[Node], Any] = factory
-        return made
+        return partial(_mechanism, plugin, factory)
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a task that ends with the client; its failure ends the client."""
