@@ -15,12 +15,16 @@ from .cluster import ScriptedCluster
 from .faults import cut, flip, strange_id
 from .messages import KAFKA_4, respond
 from .script import Rule, Seen
+from .share import RecordState, SharedRecord, ShareTimes
 
 __all__ = [
     "KAFKA_4",
+    "RecordState",
     "Rule",
     "ScriptedCluster",
     "Seen",
+    "ShareTimes",
+    "SharedRecord",
     "assert_all_awaits_cancellable",
     "control_batch",
     "cut",

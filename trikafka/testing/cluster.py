@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
+from typing import Self
 
 import trio
 import trio.testing
 
 from trikafka.error_codes import ErrorCode
+from trikafka.errors import IllegalStateError
 from trikafka.errors.groups import unwrapped
 from trikafka.types import OffsetAndMetadata, Record
 
@@ -44,8 +46,8 @@ from .script import (
     Silence,
     Verdict,
 )
-from .share import ShareGroups
-from .state import NodeState, Partition, State
+from .share import SharedRecord, ShareGroups
+from .state import NodeState, Partition, ScriptedNode, State, Topic
 from .transactions import TransactionCoordinatorState
 
 _GULP = 8
@@ -90,7 +92,8 @@ class ScriptedCluster:
     block. A request that a real broker could not read closes the connection.
 
     The cluster offers the APIs of Kafka 4, including groups of the consumer protocol (KIP-848);
-    :meth:`offer` changes that. A group with members of one protocol refuses members of the other.
+    :meth:`offer` changes that. It has neither TLS nor SASL. A group with members of one protocol
+    refuses members of the other.
     All times are in seconds.
 
     Args:
@@ -135,6 +138,8 @@ class ScriptedCluster:
     ) -> None:
         if nodes < 1:
             raise ValueError("a cluster needs at least one node")
+        if not 0 <= coordinator < nodes:
+            raise ValueError(f"coordinator={coordinator} is no node: there are {nodes}, from 0")
         self._state = State(nodes, self.now_ms, cluster_id, racks, fetch_sessions)
         self._state.coordinator = coordinator
         self._state.auto_create = auto_create_topics
@@ -171,7 +176,14 @@ class ScriptedCluster:
         for api, versions in (api_versions or {}).items():
             self.offer(api, versions)
 
-    async def __aenter__(self) -> ScriptedCluster:
+    async def __aenter__(self) -> Self:
+        if not trio.lowlevel.in_trio_task():
+            raise IllegalStateError(
+                "trikafka.testing.ScriptedCluster needs a task of Trio; in a program of asyncio "
+                "use trikafka.aio.testing.ScriptedCluster"
+            )
+        if self._nursery is not None:
+            raise IllegalStateError("the block of this scripted cluster is entered already")
         self._started = trio.current_time()
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
@@ -232,6 +244,10 @@ class ScriptedCluster:
             or not node.accepts
         ):
             self.dials.append((now, node_id, "refused"))
+            if self._nursery is None:
+                raise ConnectionRefusedError(
+                    "a scripted cluster answers in its 'async with' block only"
+                )
             if node is None:
                 raise OSError(f"there is no host {host}:{port}")
             raise ConnectionRefusedError(f"nothing listens at {host}:{port}")
@@ -330,7 +346,7 @@ class ScriptedCluster:
 
         Args:
             api: The name or number of the API.
-            code: The error code.
+            code: The error code, such as ``ErrorCode.NOT_LEADER_OR_FOLLOWER``.
             times: The number of requests to fail; ``None`` for all.
             node: Only requests to this node.
             where: Only requests for which this predicate is true.
@@ -339,6 +355,8 @@ class ScriptedCluster:
             partition: Only items of this partition.
             after: Execute the request first, as if the broker failed before it responded.
         """
+        if not isinstance(code, int):
+            raise TypeError(f"code must be a number, such as ErrorCode.{code}, not {code!r}")
         return self._rule(api, Fail(code, topic, partition, after), times, node, where)
 
     def delay(
@@ -355,6 +373,8 @@ class ScriptedCluster:
 
         Delays add up. The other arguments are those of :meth:`fail`.
         """
+        if not seconds >= 0:
+            raise ValueError(f"seconds must be at least 0, not {seconds!r}")
         return self._rule(api, Delay(seconds, after), times, node, where)
 
     def drop(
@@ -458,6 +478,8 @@ class ScriptedCluster:
         node: int | None,
         where: Predicate | None,
     ) -> Rule:
+        if node is not None:
+            self._node(node)
         return self._script.add(Rule(api_key(api), action, times, node, where))
 
     def offer(self, api: Api, versions: Versions | None, *, node: int | None = None) -> None:
@@ -510,7 +532,7 @@ class ScriptedCluster:
             noticed: True if the other nodes' metadata no longer lists it.
         """
         self._set_state(node, NodeState.DOWN)
-        self._state.nodes[node].listed = not noticed
+        self._node(node).listed = not noticed
         self.disconnect(node)
         self.forget_fetch_sessions(node)
         self._state.changed.notify()
@@ -521,21 +543,25 @@ class ScriptedCluster:
 
     def start(self, node: int) -> None:
         """Start a node that was stopped or lost."""
-        self._state.nodes[node].listed = True
+        self._node(node).listed = True
         self._set_state(node, NodeState.UP)
 
     def refuse(self, node: int, refused: bool = True) -> None:
         """Refuse new connections to a node, or accept them again; open ones continue."""
-        self._state.nodes[node].accepts = not refused
+        self._node(node).accepts = not refused
 
     def disconnect(self, node: int | None = None) -> None:
         """Close the connections of a node, or of all nodes; new ones are accepted."""
+        if node is not None:
+            self._node(node)
         for connection in self._connections:
             if node in (None, connection.node.node_id):
                 connection.close()
 
     def move_leader(self, topic: str, partition: int, node: int | None) -> None:
         """Elect another leader of a partition, in the next leader epoch; ``None``: no leader."""
+        if node is not None:
+            self._node(node)
         self.partition(topic, partition).elect(node)
         self._state.changed.notify()
 
@@ -544,6 +570,7 @@ class ScriptedCluster:
 
         Later records are lost in whole batches, as in Kafka's unclean election.
         """
+        self._node(node)
         log = self.partition(topic, partition)
         log.truncate_to(end)
         log.elect(node)
@@ -584,6 +611,7 @@ class ScriptedCluster:
 
         Members that wait in a rebalance get NOT_COORDINATOR.
         """
+        self._node(node)
         if group is None:
             self._state.coordinator = node
             self._state.coordinators.clear()
@@ -594,8 +622,14 @@ class ScriptedCluster:
                 each.refuse_all(ErrorCode.NOT_COORDINATOR)
 
     def _set_state(self, node: int, state: NodeState) -> None:
-        self._state.nodes[node].state = state
+        self._node(node).state = state
         self._state.changed.notify()
+
+    def _node(self, node: int) -> ScriptedNode:
+        known = self._state.nodes
+        if not 0 <= node < len(known):
+            raise LookupError(f"there is no node {node}: there are {len(known)}, from 0")
+        return known[node]
 
     # -- topics, records and groups
 
@@ -606,7 +640,12 @@ class ScriptedCluster:
 
         Of its config, ``max.message.bytes``, ``message.timestamp.type`` and ``cleanup.policy`` have
         an effect.
+
+        Raises:
+            ValueError: There is such a topic.
         """
+        if name in self._state.topics:
+            raise ValueError(f"there is a topic {name!r}: delete it first")
         self._state.create_topic(name, partitions, None, config)
 
     def delete_topic(self, name: str) -> None:
@@ -614,17 +653,18 @@ class ScriptedCluster:
 
         A topic created later with the same name has another id.
         """
+        self._topic(name)
         del self._state.topics[name]
         self._groups.forget_topic(name)
         self._state.changed.notify()
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Increase the number of a topic's partitions to ``count``."""
-        self._state.grow_topic(self._state.topics[topic], count)
+        self._state.grow_topic(self._topic(topic), count)
 
     def topic_id(self, topic: str) -> uuid.UUID:
         """Return the id of a topic, the same in every run."""
-        return self._state.topics[topic].topic_id
+        return self._topic(topic).topic_id
 
     def partition(self, topic: str, partition: int) -> Partition:
         """Return the state of a partition.
@@ -632,10 +672,17 @@ class ScriptedCluster:
         Raises:
             LookupError: There is no such partition.
         """
-        found = self._state.topics[topic].partition(partition)
+        found = self._topic(topic).partition(partition)
         if found is None:
             raise LookupError(f"{topic} has no partition {partition}")
         return found
+
+    def _topic(self, name: str) -> Topic:
+        try:
+            return self._state.topics[name]
+        except KeyError:
+            known = ", ".join(self._state.topics) or "none"
+            raise LookupError(f"there is no topic {name!r}; there are: {known}") from None
 
     def append(
         self,
@@ -704,8 +751,8 @@ class ScriptedCluster:
     def shares(self) -> ShareGroups:
         """The share groups.
 
-        A test may change ``times`` (the lock, the limit of deliveries, the start of a new group
-        and so on), and inspect ``by_id`` and ``sessions``.
+        A test may change ``times``, which is a :class:`ShareTimes`, and inspect ``by_id`` and
+        ``sessions``. :meth:`shared` has the states of the records.
         """
         return self._state.shares
 
@@ -722,6 +769,20 @@ class ScriptedCluster:
         return OffsetAndMetadata(
             found.offset, found.leader_epoch if found.leader_epoch >= 0 else None, found.metadata
         )
+
+    def shared(self, group: str, partition: tuple[str, int]) -> dict[int, SharedRecord]:
+        """Return the state of each record that a share group has delivered, by its offset.
+
+        A record that is not among them was never delivered.
+        """
+        known = self._state.shares.by_id.get(group)
+        part = (self.topic_id(partition[0]), partition[1])
+        found = known.partitions.get(part) if known else None
+        if found is None:
+            return {}
+        if self._nursery is not None:
+            found.expire(trio.current_time())
+        return dict(sorted(found.records.items()))
 
     def __repr__(self) -> str:
         states = ", ".join(f"{node.host}: {node.state.value}" for node in self._state.nodes)

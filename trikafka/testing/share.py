@@ -23,7 +23,11 @@ _LAST_EPOCH = 2**31 - 1
 
 
 class RecordState(Enum):
-    """The state of a record in a share partition."""
+    """The state of a record in a share partition.
+
+    AVAILABLE: it can be delivered. ACQUIRED: a member holds it. ACKNOWLEDGED: a member has accepted
+    it. ARCHIVED: a member has rejected it, or it was delivered too often.
+    """
 
     AVAILABLE = "available"
     ACQUIRED = "acquired"
@@ -33,11 +37,19 @@ class RecordState(Enum):
 
 @dataclass(slots=True)
 class SharedRecord:
-    """One offset from the start of a share partition on."""
+    """One offset from the start of a share partition on.
+
+    Attributes:
+        state: The state.
+        count: The number of deliveries.
+        kept_count: The number in the stored state, which a new leader loads.
+        member: The id of the member that holds the record, or empty.
+        lock_ends: The time when that member's lock ends.
+    """
 
     state: RecordState = RecordState.AVAILABLE
-    count: int = 0  # deliveries
-    kept_count: int = 0  # that of the stored state, which a new leader loads
+    count: int = 0
+    kept_count: int = 0
     member: str = ""
     lock_ends: float = 0.0
 
@@ -52,7 +64,16 @@ class ScriptedShareError(Exception):
 
 @dataclass(slots=True)
 class ShareTimes:
-    """The configuration of all share groups. Times are in seconds; a test may change it."""
+    """The configuration of all share groups. A test may change it.
+
+    Attributes:
+        lock: The seconds for which a record is locked for a member.
+        delivery_limit: The number of deliveries after which a record is archived.
+        heartbeat_interval: The seconds between a member's heartbeats.
+        session_limit: The number of share sessions that a node can hold.
+        auto_offset_reset: The start of a new group, ``"latest"`` or ``"earliest"``.
+        renewals: Whether a member may renew a lock.
+    """
 
     lock: float = 30
     delivery_limit: int = 5

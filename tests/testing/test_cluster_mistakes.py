@@ -1,0 +1,109 @@
+"""Mistakes in tests that use a scripted cluster: named at the call that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import trikafka
+from trikafka import BootstrapError, ErrorCode, IllegalStateError
+from trikafka.testing import RecordState, ScriptedCluster
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind", "said"),
+    [
+        (lambda c: c.append("u", 0, [b"x"]), LookupError, "there is no topic 'u'; there are: t"),
+        (lambda c: c.append("t", 7, [b"x"]), LookupError, "t has no partition 7"),
+        (lambda c: c.records("u", 0), LookupError, "there is no topic 'u'"),
+        (lambda c: c.delete_topic("u"), LookupError, "there is no topic 'u'"),
+        (lambda c: c.add_partitions("u", 3), LookupError, "there is no topic 'u'"),
+        (lambda c: c.create_topic("t", 3), ValueError, "there is a topic 't': delete it first"),
+        (lambda c: c.create_topic("u", 0), ValueError, "at least one partition, not 0: 'u'"),
+        (lambda c: c.stop(3), LookupError, "there is no node 3: there are 1, from 0"),
+        (lambda c: c.stop(-1), LookupError, "there is no node -1"),
+        (lambda c: c.freeze(1), LookupError, "there is no node 1"),
+        (lambda c: c.start(1), LookupError, "there is no node 1"),
+        (lambda c: c.refuse(1), LookupError, "there is no node 1"),
+        (lambda c: c.disconnect(1), LookupError, "there is no node 1"),
+        (lambda c: c.move_leader("t", 0, 1), LookupError, "there is no node 1"),
+        (lambda c: c.move_coordinator(1), LookupError, "there is no node 1"),
+        (lambda c: c.drop("Fetch", node=1), LookupError, "there is no node 1"),
+        (lambda c: c.fail("Fetch", "CORRUPT_MESSAGE"), TypeError, r"ErrorCode\.CORRUPT_MESSAGE"),
+        (lambda c: c.delay("Fetch", -1), ValueError, "seconds must be at least 0, not -1"),
+    ],
+)
+async def test_mistake_is_named(
+    mistake: Callable[[ScriptedCluster], Any],
+    kind: type[Exception],
+    said: str,
+    autojump_clock: MockClock,
+) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(kind, match=said):
+            mistake(cluster)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"nodes": 0}, "at least one node"),
+        ({"coordinator": 1}, "coordinator=1 is no node: there are 1, from 0"),
+        ({"topics": {"t": 0}}, "at least one partition, not 0: 't'"),
+    ],
+)
+def test_impossible_cluster_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ScriptedCluster(**given)
+
+
+async def test_cluster_without_its_block_says_so(autojump_clock: MockClock) -> None:
+    cluster = ScriptedCluster()
+    with pytest.raises(BootstrapError, match="answers in its 'async with' block only"):
+        async with trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ):
+            pass
+    async with cluster:
+        with pytest.raises(IllegalStateError, match="is entered already"):
+            async with cluster:
+                pass
+
+
+async def test_error_codes_may_be_named(autojump_clock: MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        async with trikafka.open_producer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as producer:
+            await producer.send("t", b"x")
+        assert len(cluster.requests("Produce")) == 2
+
+
+async def test_records_of_a_share_group_are_seen(autojump_clock: MockClock) -> None:
+    async def handle(delivery: trikafka.Delivery) -> None:
+        if delivery.record.value == b"bad":
+            raise ValueError
+        nursery.cancel_scope.cancel()
+
+    async with ScriptedCluster(topics={"jobs": 1}) as cluster:
+        assert cluster.shared("q", ("jobs", 0)) == {}
+        cluster.shares.times.auto_offset_reset = "earliest"
+        cluster.append("jobs", 0, [b"bad", b"good", b"next"])
+        async with trio.open_nursery() as nursery:
+            await trikafka.run_queue(
+                handle,
+                "jobs",
+                group_id="q",
+                reject_after=1,
+                bootstrap_servers=cluster.bootstrap_servers,
+                dial=cluster.dial,
+            )
+        found = cluster.shared("q", ("jobs", 0))
+        assert found[0].state is RecordState.ARCHIVED
+        assert found[0].count == 1
+        assert found[2].state is RecordState.AVAILABLE
