@@ -103,6 +103,8 @@ ROOMS: dict[str, list[str]] = {
     # asyncio's face stands on the public one: what a user of Trio has. A queue's run opens its own
     # client, and asyncio's has to be opened in asyncio, so this face takes the run without that.
     "aio": ["", "config", "errors", "interfaces", "tasks", "toolkit", "types"],
+    # The scripted cluster in the guest.
+    "aio.testing": ["", "aio", "errors", "testing"],
     "testing": BASE,
     "": [*TASKS, "_api", "tasks"],  # trikafka itself
     "__main__": ["cli"],

@@ -22,7 +22,7 @@ import trikafka.aio
 from trikafka import TopicPartition
 from trikafka.aio import guest as guests
 from trikafka.aio.opening import Opening
-from trikafka.testing import ScriptedCluster
+from trikafka.aio.testing import ScriptedCluster
 
 T = TypeVar("T")
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
@@ -51,27 +51,13 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "asyncio") -> T:
         return runner.run(limited())
 
 
-class Cluster:
-    """A scripted cluster in the guest. Each use of its attributes gives the guest a tick."""
-
-    def __init__(self, guest: guests.Guest, cluster: ScriptedCluster) -> None:
-        self._guest = guest
-        self._cluster = cluster
-
-    def __getattr__(self, name: str) -> Any:
-        self._guest.wake()
-        return getattr(self._cluster, name)
-
-    def _failed(self, error: BaseException | None) -> None:
-        """As of :class:`trikafka.aio.crossing.Client`: the cluster has ended before its block."""
+class Cluster(ScriptedCluster):
+    """A scripted cluster in the guest."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of a client of the cluster."""
-        return {
-            "bootstrap_servers": self._cluster.bootstrap_servers,
-            "dial": self._cluster.dial,
-        }
+        return {"bootstrap_servers": self.bootstrap_servers, "dial": self.dial}
 
 
 @asynccontextmanager
@@ -79,13 +65,7 @@ async def cluster_of(
     partitions: int = 1, *, records: int = 0, **settings: Any
 ) -> AsyncIterator[Cluster]:
     """Open a cluster with the topic ``t``, each partition with the values ``b"0"``, ``b"1"`` ..."""
-    face: Any = Cluster
-
-    def make(_: guests.Guest) -> ScriptedCluster:
-        return ScriptedCluster(topics={"t": partitions}, **settings)
-
-    opening: Opening[Any] = Opening("open_cluster", face, make)
-    async with opening as cluster:
+    async with Cluster(topics={"t": partitions}, **settings) as cluster:
         for number in range(partitions):
             if records:
                 cluster.append("t", number, [b"%d" % offset for offset in range(records)])

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/asyncio.md"
 #: The programs of the page, in its order.
-PROGRAMS = ["first", "worker", "fastapi"]
+PROGRAMS = ["first", "worker", "fastapi", "test"]
 
 
 def program(name: str, servers: str, tmp_path: Path, port: int = 8000) -> Path:
@@ -123,6 +123,10 @@ def test_first_program_runs(servers: str, tmp_path: Path) -> None:
     lines = finished(program("first", servers, tmp_path)).splitlines()
     assert lines[0] == "1000 records delivered"
     assert lines[1].startswith("1000 records read, the last one at offset ")
+
+
+def test_program_without_a_broker_runs(tmp_path: Path) -> None:
+    assert finished(program("test", "", tmp_path)) == "offset 0, after 4 requests\n"
 
 
 async def write_greetings(servers: str) -> None:
