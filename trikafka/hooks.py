@@ -313,12 +313,20 @@ def load_plugins(
     manager.add_hookspecs(HookSpecs)
     if builtin is not None:
         _register(manager, builtin, PROJECT)
-    # The authors of two packages may choose the same name. An error is to name one of them.
+    # A program may pass an installed plugin, for its hooks to be called first, and a package may
+    # have one object under two names: it is one plugin. The authors of two packages may choose the
+    # same name: an error is to name one of them.
+    extra = tuple(extra)
+    known = list(extra)
     taken = {PROJECT}
     for point in _entry_points():
+        plugin = _load(point)
+        if any(plugin is other for other in known):
+            continue
+        known.append(plugin)
         name = f"{point.name} ({point.value})" if point.name in taken else point.name
         taken.add(name)
-        _register(manager, _load(point), name)
+        _register(manager, plugin, name)
     for plugin in extra:
         _register(manager, plugin, None)
     _check_hooks_exist(manager)

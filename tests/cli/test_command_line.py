@@ -226,12 +226,20 @@ def test_plugin_adds_a_command_by_its_hook(group: str, tmp_path: Path) -> None:
     assert (ended.code, "returned int, which is no click command" in ended.err) == (1, True)
 
 
-def test_wrong_command_hook_hides_no_own_command(tmp_path: Path) -> None:
-    points = {"wrong": "toy_commands:wrong"}
-    environment = install(tmp_path, "trikafka.commands", points, toy_commands=COMMANDS)
+def test_wrong_command_hook_hides_no_other_command(tmp_path: Path) -> None:
+    points = {"wrong": "toy_commands:wrong", "toys": "toy_commands", "five": "toy_commands:five"}
+    environment = install(
+        tmp_path, "trikafka.commands", points, toy_commands=f"{COMMANDS}\nfive = 5\n"
+    )
     ended = trikafka("--help", environment=environment)
     assert "topics" in ended.out.decode()
+    assert "Says hello." in ended.out.decode()
+    assert trikafka("hello", environment=environment).out == b"hello\n"
+    ended = trikafka("wrong", environment=environment)
+    assert ended.code == 1
+    assert "command 'wrong' (toy_commands:wrong) cannot be used: " in ended.err
     assert "trikafka_command returned str, which is no Subcommand" in ended.err
+    assert "it implements no hook" in trikafka("five", environment=environment).err
     assert trikafka("topics", "--help", environment=environment).err == ""
 
 

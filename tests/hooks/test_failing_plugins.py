@@ -378,6 +378,25 @@ async def test_sync_listener_of_a_plugin_is_refused() -> None:
             pass
 
 
+async def test_misspelt_listener_of_a_plugin_is_refused() -> None:
+    """The method of the base class would be called in its place, and do nothing."""
+
+    class Listener(trikafka.RebalanceListener):
+        async def on_partition_revoked(self, partitions: Any) -> None: ...
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_rebalance_listener(self) -> Listener:
+            return Listener()
+
+    with pytest.raises(
+        PluginError,
+        match=r"^plugin 'Plugin': .*on_partition_revoked of .* did you mean on_partitions_revoked",
+    ):
+        async with trikafka.open_consumer(bootstrap_servers="h:1", plugins=[Plugin()]):
+            pass
+
+
 async def test_sync_listener_is_refused_by_subscribe(autojump_clock: MockClock) -> None:
     class Listener(trikafka.RebalanceListener):
         def on_partitions_assigned(self, partitions: Any) -> None: ...  # type: ignore[override]
@@ -410,6 +429,74 @@ async def test_async_observer_is_refused_at_opening() -> None:
         PluginError, match=r"^plugin 'Plugin': .*Watcher.*, of which closed must be plain functions"
     ):
         async with trikafka.open_producer(bootstrap_servers="h:1", plugins=[Plugin()]):
+            pass
+
+
+async def test_assignor_of_another_name_is_refused() -> None:
+    """The other members of its group know it by the name of the setting."""
+
+    class Named:
+        name = 3
+        cooperative = False
+
+        def assign(self, members: Any, partitions: Any) -> Any: ...
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_assignor(self, name: str) -> object:
+            return Named()
+
+    with pytest.raises(
+        PluginError,
+        match=r"^plugin 'Plugin': trikafka_assignor returned an assignor named 3 for 'mine'$",
+    ):
+        async with trikafka.open_consumer(
+            "t",
+            bootstrap_servers="h:1",
+            plugins=[Plugin()],
+            group_id="g",
+            group_protocol="classic",
+            partition_assignment_strategy=["mine"],
+        ):
+            pass
+
+
+async def test_failing_user_data_is_named(autojump_clock: MockClock) -> None:
+    class Broken:
+        name = "broken"
+        cooperative = False
+
+        def assign(self, members: Any, partitions: Any) -> Any: ...
+
+        def user_data(self) -> bytes:
+            return b""
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_assignor(self, name: str) -> object:
+            return Broken()
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        given |= {"group_id": "g", "group_protocol": "classic"}
+        with pytest.raises(
+            (PluginError, trikafka.ClientFailedError),
+            match=r"plugin 'Plugin': assignor 'broken'.user_data failed: TypeError",
+        ):
+            async with trikafka.open_consumer(
+                "t", plugins=[Plugin()], partition_assignment_strategy=["broken"], **given
+            ) as consumer:
+                await consumer.receive_batch(timeout=10)
+
+
+async def test_unknown_seat_is_named() -> None:
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_request_manager(self, kind: str, context: Any) -> object:
+            return context.builtin("fetsh") if kind == "fetch" else None
+
+    with pytest.raises(trikafka.IllegalStateError, match="there is no seat 'fetsh'; the seats: "):
+        async with trikafka.open_consumer(bootstrap_servers="h:1", plugins=[Plugin()]):
             pass
 
 

@@ -363,6 +363,22 @@ def test_entry_points_may_share_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
         del points[number - 1]
 
 
+def test_installed_plugin_may_be_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It then comes before other installed ones, and its hooks are called once."""
+    calls: list[str] = []
+    mine = plugin(trikafka_sink_options=lambda scheme: calls.append("mine"))
+    other = plugin(trikafka_sink_options=lambda scheme: calls.append("other"))
+    points = [
+        types.SimpleNamespace(name=name, value="toys:plugin", load=lambda made=made: made)
+        for name, made in (("mine", mine), ("also-mine", mine), ("other", other))
+    ]
+    monkeypatch.setattr("trikafka.hooks._entry_points", lambda: points)
+    for extra, order in (((), ["other", "mine"]), ((mine,), ["mine", "other"])):
+        calls.clear()
+        answers(load_plugins(extra), "trikafka_sink_options", object, scheme="file")
+        assert calls == order
+
+
 async def test_replaced_listener_skips_no_plugin(autojump_clock: MockClock) -> None:
     """The user's listener is replaced while a revocation is under way.
 

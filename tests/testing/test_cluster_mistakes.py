@@ -23,7 +23,7 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.delete_topic("u"), LookupError, "there is no topic 'u'"),
         (lambda c: c.add_partitions("u", 3), LookupError, "there is no topic 'u'"),
         (lambda c: c.create_topic("t", 3), ValueError, "there is a topic 't': delete it first"),
-        (lambda c: c.create_topic("u", 0), ValueError, "at least one partition, not 0: 'u'"),
+        (lambda c: c.create_topic("u", -1), ValueError, "'u' cannot have -1 partitions"),
         (lambda c: c.stop(3), LookupError, "there is no node 3: there are 1, from 0"),
         (lambda c: c.stop(-1), LookupError, "there is no node -1"),
         (lambda c: c.freeze(1), LookupError, "there is no node 1"),
@@ -53,7 +53,7 @@ async def test_mistake_is_named(
     [
         ({"nodes": 0}, "at least one node"),
         ({"coordinator": 1}, "coordinator=1 is no node: there are 1, from 0"),
-        ({"topics": {"t": 0}}, "at least one partition, not 0: 't'"),
+        ({"topics": {"t": -1}}, "'t' cannot have -1 partitions"),
     ],
 )
 def test_impossible_cluster_is_refused(given: dict[str, Any], said: str) -> None:

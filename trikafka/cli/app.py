@@ -13,8 +13,9 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import click
@@ -192,26 +193,46 @@ def _show_warning(
 def _offered() -> dict[str, Subcommand]:
     """Return the commands of plugins (hook ``trikafka_command``), by their names."""
     found: dict[str, Subcommand] = {}
-    plugins: list[object] = []
+    plugins: list[tuple[EntryPoint, object]] = []
     for point in entry_points(group=COMMAND_PLUGINS):
         try:
             thing = point.load()
         except Exception as error:
-            text = (
-                f"the plugin of the command {point.name!r} ({point.value}) does not load: {error}"
-            )
-            found[point.name] = Subcommand(point.name, text, partial(_refuse, text, error))
+            found[point.name] = _refusing(point, f"does not load: {error}", error)
             continue
         if isinstance(thing, click.Command):
             found[point.name] = _as_it_is(point.name, thing)
         else:
-            plugins.append(thing)
+            plugins.append((point, thing))
+    with suppress(PluginError):
+        return found | _offers([thing for _, thing in plugins])
+    # One of them is wrong. The commands of the others stay.
     try:
-        offers = answers(load_plugins(plugins), "trikafka_command", Subcommand)
+        found |= _offers([])
     except PluginError as error:
         warn(f"commands of plugins are missing: {error}")
-        offers = []
-    return found | {offer.name: offer for _, offer in offers}
+        return found
+    for point, thing in plugins:
+        try:
+            found |= _offers([thing])
+        except PluginError as error:
+            found[point.name] = _refusing(point, f"cannot be used: {error}", error)
+    return found
+
+
+def _offers(plugins: Sequence[object]) -> dict[str, Subcommand]:
+    """Return the commands of these plugins and of all that clients load.
+
+    Raises :exc:`PluginError`.
+    """
+    offers = answers(load_plugins(plugins), "trikafka_command", Subcommand)
+    return {offer.name: offer for _, offer in offers}
+
+
+def _refusing(point: EntryPoint, why: str, error: Exception) -> Subcommand:
+    """Return the command in place of one whose plugin is wrong; its use is the error."""
+    text = f"the plugin of the command {point.name!r} ({point.value}) {why}"
+    return Subcommand(point.name, text, partial(_refuse, text, error))
 
 
 def _as_it_is(name: str, command: click.Command) -> Subcommand:

@@ -381,8 +381,8 @@ class State:
         config: Mapping[str, str] | None = None,
     ) -> Topic:
         """Create a topic; its leaders are spread over the nodes."""
-        if partitions < 1:
-            raise ValueError(f"a topic has at least one partition, not {partitions!r}: {name!r}")
+        if partitions < 0:
+            raise ValueError(f"topic {name!r} cannot have {partitions!r} partitions")
         count = len(self.nodes)
         width = count if replication is None else replication
         self._topics_made += 1

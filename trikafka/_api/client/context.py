@@ -288,7 +288,12 @@ class Context(SharedContext, Generic[Config]):
         return self._managers_by_kind[kind]
 
     def builtin(self, kind: ManagerKind) -> Any:
-        """Return a new manager for ``kind`` of trikafka's own."""
+        """Return a new manager for ``kind`` of trikafka's own.
+
+        ``None`` if this client has no such seat. Raises :exc:`IllegalStateError` if no client has.
+        """
+        if kind not in _SHAPES:
+            raise IllegalStateError(f"there is no seat {kind!r}; the seats: {', '.join(_SHAPES)}")
         return self._builtin.trikafka_request_manager(kind, self)
 
     def notify_opened(self) -> None:

@@ -145,6 +145,8 @@ def guarded_assignor(thing: Assignor, slot: PluginSlot) -> Assignor:
 
     assign = _plain_method(thing, "assign", slot)
     made: Any = Guarded()
+    if callable(getattr(thing, "user_data", None)):
+        made.user_data = _plain_method(thing, "user_data", slot)
     return made  # type: ignore[no-any-return]
 
 

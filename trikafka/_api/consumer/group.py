@@ -14,7 +14,7 @@ from ..._managers.group.membership_events import MembershipEvents
 from ..._state.assignors import Assignor
 from ..._state.consumer.assignment import Assignment
 from ...config import ConsumerConfig
-from ...errors import CommitFailedError, ConfigurationError
+from ...errors import CommitFailedError, ConfigurationError, PluginError
 from ...hooks import BUILTIN, first_answer
 from ...interfaces import CommitManager, MembershipManager
 from ...types import TopicPartition
@@ -146,6 +146,12 @@ class ConsumerGroup:
                 "without plugins there are range, roundrobin, sticky and cooperative-sticky"
             )
         plugin, assignor = offered
+        if assignor.name != name:
+            # Other members of the group, perhaps Java's, know it by the name of the setting.
+            raise PluginError(
+                f"plugin {plugin}: trikafka_assignor returned an assignor named "
+                f"{assignor.name!r} for {name!r}"
+            )
         if plugin != BUILTIN:
             return guarded_assignor(assignor, self._context.slot(plugin, f"assignor {name!r}"))
         built_in: Assignor = assignor

@@ -10,7 +10,7 @@ import trio
 from kafka.protocol.metadata import MetadataRequest
 
 from ..._managers.cluster.metadata import read_metadata
-from ..._managers.group.listener_invoker import RebalanceListenerInvoker
+from ..._managers.group.listener_invoker import RebalanceListenerInvoker, check_listener
 from ..._managers.group.membership_events import MembershipEvents
 from ..._managers.group.rebalance_times import RebalanceTimes
 from ..._managers.group.reconciler import Reconciler
@@ -18,7 +18,7 @@ from ..._net.deadlines import RunningCall
 from ..._state.assignors import Assignor
 from ..._state.consumer.assignment import AssignedPartition, Assignment
 from ...config import ConsumerConfig
-from ...errors import ErrorCode, TrikafkaError, from_code
+from ...errors import ConfigurationError, ErrorCode, PluginError, TrikafkaError, from_code
 from ...hooks import answers
 from ...interfaces import ConsumerContext, RebalanceListener
 from ...types import PartitionInfo, TopicPartition
@@ -81,6 +81,8 @@ class ConsumerParts(Context[ConsumerConfig]):
         offered = answers(
             self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self
         )
+        for plugin, listener in offered:
+            _check_listener(plugin, listener)
         self._plugin_listeners = [
             GuardedListener(listener, self.slot(plugin, "listener")) for plugin, listener in offered
         ]
@@ -211,6 +213,17 @@ class ConsumerParts(Context[ConsumerConfig]):
             self.config.memory_budget._leave()
         self.brokers.close()
         self.notify_closed()
+
+
+def _check_listener(plugin: str, listener: RebalanceListener) -> None:
+    """Raise :exc:`PluginError` for a misspelt method, as ``subscribe`` does for a user's listener.
+
+    The method of the base class would be called in its place, which does nothing.
+    """
+    try:
+        check_listener(listener)
+    except ConfigurationError as error:
+        raise PluginError(f"plugin {plugin}: trikafka_rebalance_listener: {error}") from None
 
 
 if TYPE_CHECKING:
