@@ -432,9 +432,7 @@ async def test_async_observer_is_refused_at_opening() -> None:
             pass
 
 
-async def test_assignor_of_another_name_is_refused() -> None:
-    """The other members of its group know it by the name of the setting."""
-
+async def test_assignor_without_a_name_is_refused() -> None:
     class Named:
         name = 3
         cooperative = False
@@ -448,7 +446,7 @@ async def test_assignor_of_another_name_is_refused() -> None:
 
     with pytest.raises(
         PluginError,
-        match=r"^plugin 'Plugin': trikafka_assignor returned an assignor named 3 for 'mine'$",
+        match=r"^plugin 'Plugin': .* for 'mine' an assignor whose name is no text: 3$",
     ):
         async with trikafka.open_consumer(
             "t",

@@ -146,11 +146,12 @@ class ConsumerGroup:
                 "without plugins there are range, roundrobin, sticky and cooperative-sticky"
             )
         plugin, assignor = offered
-        if assignor.name != name:
-            # Other members of the group, perhaps Java's, know it by the name of the setting.
+        if not isinstance(assignor.name, str) or not assignor.name:
+            # The coordinator's choice would never be one that was offered. (The name may differ
+            # from that of the setting, which may be the one of a class in Java.)
             raise PluginError(
-                f"plugin {plugin}: trikafka_assignor returned an assignor named "
-                f"{assignor.name!r} for {name!r}"
+                f"plugin {plugin}: trikafka_assignor returned for {name!r} an assignor whose name "
+                f"is no text: {assignor.name!r}"
             )
         if plugin != BUILTIN:
             return guarded_assignor(assignor, self._context.slot(plugin, f"assignor {name!r}"))
