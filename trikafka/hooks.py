@@ -465,6 +465,15 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
             f"plugin {name}: {hook} returned {type(answer).__name__}, which is no "
             f"{shape.__name__}: it has no {', '.join(missing)}"
         )
+    # A text is a collection of letters.
+    if shape is Collection and (
+        not isinstance(answer, Collection)
+        or isinstance(answer, str | bytes)
+        or not all(isinstance(each, str) for each in answer)
+    ):
+        raise PluginError(
+            f"plugin {name}: {hook} returned {answer!r}, which is no collection of names"
+        )
     if shape in (RebalanceListener, ExportRunner) and (plain := plain_methods(answer, shape)):
         raise PluginError(
             f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(plain)} must be "

@@ -359,6 +359,27 @@ async def test_failing_listener_of_a_plugin_is_named(autojump_clock: MockClock) 
             assert isinstance(caught.value.__cause__, ValueError)
 
 
+async def test_hanging_listener_of_a_plugin_is_named(autojump_clock: MockClock) -> None:
+    class Listener(trikafka.RebalanceListener):
+        async def on_partitions_assigned(self, partitions: Any) -> None:
+            await trio.sleep_forever()
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_rebalance_listener(self) -> Listener:
+            return Listener()
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_consumer(
+            "t", **given, group_id="g", max_poll_interval_ms=50_000, plugins=[Plugin()]
+        ) as consumer:
+            with pytest.raises(
+                KafkaTimeoutError, match=r"on_partitions_assigned of <plugin 'Plugin': listener, <"
+            ):
+                await consumer.receive()
+
+
 async def test_sync_listener_of_a_plugin_is_refused() -> None:
     """A listener with plain methods is an error at opening."""
 

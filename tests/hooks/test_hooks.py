@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -377,6 +377,17 @@ def test_installed_plugin_may_be_passed(monkeypatch: pytest.MonkeyPatch) -> None
         calls.clear()
         answers(load_plugins(extra), "trikafka_sink_options", object, scheme="file")
         assert calls == order
+
+
+@pytest.mark.parametrize("names", ["machines", b"x", [3], {"machines": 1}.items(), iter(["x"]), 5])
+def test_options_must_be_names(names: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text would be a collection of letters."""
+    monkeypatch.setattr("trikafka.hooks._entry_points", lambda: ())
+    manager = load_plugins([plugin(trikafka_sink_options=lambda scheme: names)])
+    with pytest.raises(
+        PluginError, match=r"^plugin 'SimpleNamespace': .* returned .*, which is no collection of"
+    ):
+        answers(manager, "trikafka_sink_options", Collection, scheme="file")
 
 
 async def test_replaced_listener_skips_no_plugin(autojump_clock: MockClock) -> None:

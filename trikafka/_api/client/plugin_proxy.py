@@ -230,9 +230,13 @@ class GuardedListener(RebalanceListener):
     """A plugin's rebalance listener whose failures name it."""
 
     def __init__(self, listener: RebalanceListener, slot: PluginSlot) -> None:
+        self._name = f"<{slot.name('')[:-1]}, {listener!r}>"
         self._assigned = _async_method(listener, "on_partitions_assigned", slot)
         self._revoked = _async_method(listener, "on_partitions_revoked", slot)
         self._lost = _async_method(listener, "on_partitions_lost", slot)
+
+    def __repr__(self) -> str:
+        return self._name
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         await self._assigned(partitions)
