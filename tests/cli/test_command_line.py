@@ -243,6 +243,20 @@ def test_wrong_command_hook_hides_no_other_command(tmp_path: Path) -> None:
     assert trikafka("topics", "--help", environment=environment).err == ""
 
 
+def test_plugins_command_of_a_taken_name_is_named(tmp_path: Path) -> None:
+    source = COMMANDS + (
+        'again = SimpleNamespace(trikafka_command=hookimpl(lambda: Subcommand("hello", "", hello)))'
+        '\ntopics = SimpleNamespace(trikafka_command=hookimpl(lambda: Subcommand("topics", "", 5)))'
+    )
+    points = {name: f"toy_commands:{name}" for name in ("again", "topics")} | {
+        "toys": "toy_commands"
+    }
+    environment = install(tmp_path, "trikafka", points, toy_commands=source)
+    ended = trikafka("--help", environment=environment)
+    assert "a plugin's command 'topics' is never run: trikafka has one of that name" in ended.err
+    assert "the command 'hello' is that of plugin 'toys'; 'again' has one, too" in ended.err
+
+
 def test_plugins_add_commands(tmp_path: Path) -> None:
     source = (
         'import click\n@click.command()\ndef hello():\n    "Says hello."\n    click.echo("hello")\n'

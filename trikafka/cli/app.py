@@ -85,7 +85,10 @@ class Commands(Suggesting):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = {name: help for name, (_, help) in _PLUGINS.items()}
-        known |= {name: offer.help for name, offer in _offered().items()}
+        offered = _offered()
+        known |= {name: offer.help for name, offer in offered.items()}
+        for name in sorted(offered.keys() & _OWN.keys()):
+            warn(f"a plugin's command {name!r} is never run: trikafka has one of that name")
         with formatter.section("Commands"):
             formatter.write_dl(sorted((known | _OWN).items()))
 
@@ -225,8 +228,13 @@ def _offers(plugins: Sequence[object]) -> dict[str, Subcommand]:
 
     Raises :exc:`PluginError`.
     """
-    offers = answers(load_plugins(plugins), "trikafka_command", Subcommand)
-    return {offer.name: offer for _, offer in offers}
+    found: dict[str, tuple[str, Subcommand]] = {}
+    for plugin, offer in answers(load_plugins(plugins), "trikafka_command", Subcommand):
+        if offer.name in found:
+            other = found[offer.name][0]
+            warn(f"the command {offer.name!r} is that of plugin {plugin}; {other} has one, too")
+        found[offer.name] = (plugin, offer)
+    return {name: offer for name, (_, offer) in found.items()}
 
 
 def _refusing(point: EntryPoint, why: str, error: Exception) -> Subcommand:
