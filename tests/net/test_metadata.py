@@ -383,6 +383,7 @@ async def test_recreated_topic_begins_with_its_epochs(autojump_clock: Clock) -> 
         parts.metadata.want(["t"])
         cluster.move_leader("t", 0, 1)
         assert (await parts.metadata.refresh()).leader_epoch(TP) == 1
+        cluster.delete_topic("t")
         cluster.create_topic("t", 1)
         assert (await parts.metadata.refresh()).leader_epoch(TP) == 0
 
