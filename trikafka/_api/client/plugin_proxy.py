@@ -135,6 +135,12 @@ def guarded_assignor(thing: Assignor, slot: PluginSlot) -> Assignor:
     """Return an assignor whose failures name it; its other members remain visible."""
 
     class Guarded:
+        def __init__(self) -> None:
+            # An attribute of its own: `isinstance` with a Protocol finds no other from Python 3.12
+            # on.
+            if callable(getattr(thing, "user_data", None)):
+                self.user_data = _plain_method(thing, "user_data", slot)
+
         def __getattr__(self, name: str) -> Any:
             return getattr(thing, name)
 
@@ -145,8 +151,6 @@ def guarded_assignor(thing: Assignor, slot: PluginSlot) -> Assignor:
 
     assign = _plain_method(thing, "assign", slot)
     made: Any = Guarded()
-    if callable(getattr(thing, "user_data", None)):
-        made.user_data = _plain_method(thing, "user_data", slot)
     return made  # type: ignore[no-any-return]
 
 
