@@ -170,6 +170,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "alone: no other test runs at the same time, in any process of this run"
     )
+    # Hypothesis searches what refers to its random numbers, and finds nothing among the objects
+    # that pytest_collection() freezes. Since Python 3.14 its own dictionary is one of them.
+    config.addinivalue_line("filterwarnings", "ignore:It looks like `register_random` was passed")
 
 
 @pytest.hookimpl(tryfirst=True)
