@@ -17,6 +17,9 @@ from trikafka._checksum import crc32c
 from trikafka.testing import encode_batch
 from trikafka.testing.messages import REQUESTS, api_key, build
 
+#: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER
+NOT_SERVED = (3, 5, 6)
+
 
 class Peer:
     """One of the two sides: how to connect to it, and its notes."""
@@ -94,6 +97,16 @@ class Peer:
                 )
             ).topics[0]
             if not found.error_code and all(not part.error_code for part in found.partitions):
+                break
+            await trio.sleep(0.05)
+        # A broker's metadata names it as the leader before it serves the partition.
+        parts = [{"partition_index": number, "timestamp": -1} for number in range(partitions)]
+        item = {"name": topic, "partitions": parts}
+        while True:
+            answer = await client.call(
+                "ListOffsets", 4, replica_id=-1, isolation_level=0, topics=[item]
+            )
+            if all(part.error_code not in NOT_SERVED for part in answer.topics[0].partitions):
                 return topic
             await trio.sleep(0.05)
 
