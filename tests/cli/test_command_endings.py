@@ -10,9 +10,10 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from commanding import Command, Running, Send, fresh, install, trikafka
+from commanding import Command, Ended, Running, Send, fresh, install, trikafka
 from pipe_levels import waiting_bytes
 
 _SINK = "from export_sinks import LinesPlugin\nplugin = LinesPlugin()\n"
@@ -160,6 +161,32 @@ def test_closed_standard_streams_are_errors(topic: str, send: Send) -> None:
     ended = trikafka("produce", "-t", topic, stdin=None, preexec_fn=lambda: os.close(0))
     assert ended.code == 1
     assert "cannot read the standard input: Bad file descriptor" in ended.err
+
+
+def test_number_of_a_closed_stream_is_not_used(topic: str, send: Send, tmp_path: Path) -> None:
+    """A library has opened a file before the command begins, and got the free number."""
+    other = tmp_path / "other"
+    other.write_bytes(b"secret\n")
+    (tmp_path / "sitecustomize.py").write_text(f"import os\nos.open({str(other)!r}, os.O_RDWR)\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": path}
+
+    def run(*args: str, fd: int) -> Ended:
+        closed: dict[str, Any] = {("stdin", "stdout")[fd]: None}
+        return trikafka(*args, environment=environment, preexec_fn=lambda: os.close(fd), **closed)
+
+    for form in ("raw", "parquet"):
+        ended = run("produce", "-t", topic, "--format", form, fd=0)
+        assert "cannot read the standard input: Bad file descriptor" in ended.err
+        assert ended.code == 1
+    ended = run("users", "set", "u", "--password-file", "-", fd=0)
+    assert "the standard input is closed" in ended.err
+    assert ended.code == 2
+    send(b"x\n")
+    ended = run("consume", topic, "-e", fd=1)
+    assert ended.err == "Error: cannot write to the standard output: Bad file descriptor\n"
+    assert ended.code == 1
+    assert other.read_bytes() == b"secret\n"
 
 
 # --- what is not there ----------------------------------------------------------------------------

@@ -283,7 +283,8 @@ def _missing(name: str, package: str) -> click.Command:
 def _hold_places() -> None:
     """Occupy the numbers of closed standard streams, so that no socket gets them.
 
-    Using such a stream remains an error.
+    Using such a stream remains an error, also if a library had opened a file before: the streams
+    are `None` in `sys`.
     """
     for fd, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
@@ -55,6 +57,9 @@ class Output:
         self.written = 0
         self.printed = 0
         try:
+            # As in `standard_input`: another file may have the number of a closed stream.
+            if fd == 1 and sys.stdout is None:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             self._pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
         except OSError as error:
             raise click.ClickException(

@@ -20,6 +20,7 @@ import click
 import trio
 
 from .csv_columns import roles
+from .source import standard_input
 
 #: Rows of a piece.
 _ROWS = 5_000
@@ -142,7 +143,9 @@ def _whole(path: str) -> bytes:
 
     Without Python's buffer: a thread that waits there would hold its lock when the process ends.
     """
-    with open(0 if path == "-" else path, "rb", buffering=0, closefd=path != "-") as source:
+    with open(
+        standard_input() if path == "-" else path, "rb", buffering=0, closefd=path != "-"
+    ) as source:
         return source.read()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -24,6 +26,19 @@ LONGEST = 100_000_000
 _READ = os.O_RDONLY
 for _name in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"):
     _READ |= getattr(os, _name, 0)
+
+
+def standard_input() -> int:
+    """Return the descriptor of the standard input.
+
+    Raises:
+        OSError: The standard input is closed.
+    """
+    # Python sets `sys.stdin` before it imports anything. A library that opens a file later, as
+    # libffi does, gets the free number of a closed stream.
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return 0
 
 
 class Block(NamedTuple):
@@ -53,10 +68,11 @@ class Lines:
         """Open ``path``; ``-`` is the standard input.
 
         Raises:
-            OSError: The file cannot be opened.
+            OSError: The file cannot be opened, or the standard input is closed.
         """
-        self._fd = 0 if path == "-" else os.open(path, _READ)
-        if self._fd and hasattr(os, "O_NONBLOCK"):
+        self._owned = path != "-"
+        self._fd = os.open(path, _READ) if self._owned else standard_input()
+        if self._owned and hasattr(os, "O_NONBLOCK"):
             os.set_blocking(self._fd, True)
         self._limiter = trio.CapacityLimiter(1)
         self._rest: list[bytes] = []
@@ -76,7 +92,7 @@ class Lines:
 
     def close(self) -> None:
         """Close the file; the standard input stays open."""
-        if self._fd > 0:
+        if self._owned:
             os.close(self._fd)
 
     async def read(self, convert: Callable[[bytes], T]) -> T | None:

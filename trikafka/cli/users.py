@@ -152,6 +152,8 @@ def _password(file: str | None, variable: str | None) -> str:
             raise click.UsageError(f"the environment has no variable {variable!r}")
         return password
     if file is not None:
+        if file == "-" and sys.stdin is None:
+            raise click.UsageError("the standard input is closed")
         try:
             with click.open_file(file, encoding="utf-8") as lines:
                 password = str(lines.readline()).rstrip("\r\n")
