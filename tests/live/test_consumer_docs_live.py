@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ async def test_program_copies_each_record_once(servers: str, tmp_path: Path) -> 
             while not enough(tmp_path):  # noqa: ASYNC110
                 await trio.sleep(0.1)
         await this.end(signal.SIGKILL)
-    with sqlite3.connect(tmp_path / "results.db") as database:
+    with closing(sqlite3.connect(tmp_path / "results.db")) as database:
         assert database.execute(
             "select count(*), count(distinct value) from results"
         ).fetchone() == (RECORDS, RECORDS)
@@ -189,7 +189,7 @@ async def test_program_copies_each_record_once(servers: str, tmp_path: Path) -> 
 def enough(tmp_path: Path) -> bool:
     if not (tmp_path / "results.db").exists():
         return False
-    with sqlite3.connect(tmp_path / "results.db") as database:
+    with closing(sqlite3.connect(tmp_path / "results.db")) as database:
         if not database.execute("select 1 from sqlite_master where name = 'results'").fetchone():
             return False
         return bool(database.execute("select count(*) from results").fetchone()[0] >= RECORDS)
