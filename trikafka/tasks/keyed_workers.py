@@ -18,8 +18,9 @@ from .key_order import KeyOrder
 
 #: The most records of a partition that may be taken from the first unfinished one on.
 WINDOW = 1_000
-#: Handlers without a checkpoint let other tasks run at least this often (seconds).
-_TURN = 0.001
+#: Handlers without a checkpoint let other tasks run at least this often: after so many seconds, and
+#: after so many records. The second limit holds in virtual time, too, where work takes no time.
+_TURN, _TURN_RECORDS = 0.001, 100
 
 
 class KeyedWorkers:
@@ -27,7 +28,8 @@ class KeyedWorkers:
 
     The end of its block waits for the records in hand. ``handle`` returns whether a record is done,
     and raises nothing. After a record that is not done, after :meth:`stop` and after a
-    cancellation, no further record begins. One task calls :meth:`ready` and :meth:`put`.
+    cancellation, no further record begins, except a record that follows one of its key that is done
+    already. One task calls :meth:`ready` and :meth:`put`.
     """
 
     def __init__(
@@ -45,10 +47,12 @@ class KeyedWorkers:
         #   record that has begun: without them, the begun record would be done but not committable.
         # * With a concurrency of 1 there is no nursery: the caller's own task handles the record.
         # * A handler may do without a checkpoint. Then a whole batch would be handled without one,
-        #   and heartbeats and other tasks would wait for its end. A handler may also swallow its
-        #   cancellation. Then each record of the batch would count as done, though its handler was
-        #   cut off. So there is a checkpoint before each record. It is in ready(), after which the
-        #   caller checks once more whether the record may begin.
+        #   and heartbeats and other tasks would wait for its end. So other tasks get a turn, before
+        #   a record begins: in ready(), after which the caller checks once more whether the record
+        #   may begin, or behind a record of the same key.
+        # * A handler may swallow its cancellation, and return as if its work was done. So a record
+        #   counts as done only if no cancellation has arrived when its handler returns. A handler
+        #   that ends its work in that very moment is called again for the record (at least once).
         self._concurrency = concurrency
         self._handle = handle
         self._window = max(WINDOW, concurrency)
@@ -56,7 +60,7 @@ class KeyedWorkers:
         self._nurseries: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
         self._room = trio.Event()
-        self._turn_began = trio.current_time()
+        self._turn_began, self._turn_records = trio.current_time(), 0
         self.stopped = False
 
     async def __aenter__(self) -> Self:
@@ -116,6 +120,7 @@ class KeyedWorkers:
                 self.order.abandon(following.offset)
                 self.stop()
                 return
+            await trio.lowlevel.checkpoint_if_cancelled()
             following = self.order.done(following.offset)
             self._room.set()
             if following is not None:
@@ -124,8 +129,9 @@ class KeyedWorkers:
     async def _begin_turn(self) -> None:
         """Raise a cancellation; let other tasks run if the last turn is over."""
         now = trio.current_time()
-        if now - self._turn_began < _TURN:
+        if now - self._turn_began < _TURN and self._turn_records < _TURN_RECORDS:
+            self._turn_records += 1
             await trio.lowlevel.checkpoint_if_cancelled()
             return
-        self._turn_began = now
+        self._turn_began, self._turn_records = now, 0
         await trio.lowlevel.checkpoint()
