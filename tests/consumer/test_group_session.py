@@ -88,7 +88,7 @@ async def test_unreadable_session_timeout_has_a_default(
         if "session timeout is assumed" in record.getMessage()
     ]
     assert "45 s, the default of brokers" in line
-    assert "session_timeout_ms" in line
+    assert "session_timeout_ms with group_protocol='consumer'" in line
 
 
 async def without_entries(request: Any, default: Any) -> Any:

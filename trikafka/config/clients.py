@@ -279,8 +279,9 @@ class ConsumerConfig(ClientConfig):
     )
     group_protocol: Literal["auto", "classic", "consumer"] = setting(
         "auto",
-        "'consumer': the broker assigns the partitions (KIP-848); 'classic': the members do "
-        "(Java's default); 'auto': the broker, where it can",
+        "'consumer': the broker assigns the partitions (KIP-848). 'classic': the members do "
+        "(Java's default). 'auto': 'consumer' where the broker has it; but 'classic' if "
+        "session_timeout_ms, heartbeat_interval_ms or partition_assignment_strategy is given",
     )
     group_remote_assignor: str | None = setting(
         None,
@@ -349,8 +350,9 @@ class ConsumerConfig(ClientConfig):
     )
     session_timeout_ms: float = setting(
         45_000,
-        "the group removes a member after this time without a heartbeat; with KIP-848 the "
-        "broker decides, but a shorter value stops the member earlier",
+        "the group removes a member after this time without a heartbeat; with "
+        "group_protocol='consumer' the broker decides, but a shorter value stops the member "
+        "earlier",
         least=1,
         most=INT32,
     )
@@ -362,7 +364,7 @@ class ConsumerConfig(ClientConfig):
     heartbeat_interval_ms: float = setting(
         500,
         "the interval of heartbeats, by which members notice a rebalance (Java: 3000); with "
-        "KIP-848 the broker decides",
+        "group_protocol='consumer' the broker decides, and this setting is an error",
         least=1,
     )
     max_poll_interval_ms: float = setting(
@@ -379,7 +381,8 @@ class ConsumerConfig(ClientConfig):
     )
     partition_assignment_strategy: Sequence[str] = setting(
         ("range", "cooperative-sticky"),
-        "the assignors of the classic protocol, the preferred one first",
+        "the assignors of the classic protocol, the preferred one first; an error with "
+        "group_protocol='consumer'",
     )
     stall_warning_ms: float = setting(
         10_000,

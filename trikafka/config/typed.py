@@ -387,8 +387,9 @@ class BytesConsumerSettings(ClientSettings, total=False):
     None."""
 
     group_protocol: Literal["auto", "classic", "consumer"]
-    """'consumer': the broker assigns the partitions (KIP-848); 'classic': the members do (Java's
-    default); 'auto': the broker, where it can. Default: "auto"."""
+    """'consumer': the broker assigns the partitions (KIP-848). 'classic': the members do (Java's
+    default). 'auto': 'consumer' where the broker has it; but 'classic' if session_timeout_ms,
+    heartbeat_interval_ms or partition_assignment_strategy is given. Default: "auto"."""
 
     group_remote_assignor: str | None
     """The broker's assignor with KIP-848; None: the broker chooses. Default: None."""
@@ -446,13 +447,14 @@ class BytesConsumerSettings(ClientSettings, total=False):
     None."""
 
     session_timeout_ms: float
-    """The group removes a member after this time without a heartbeat; with KIP-848 the broker
-    decides, but a shorter value stops the member earlier. In milliseconds, at least 1, at most
-    2**31 - 1. Default: 45_000."""
+    """The group removes a member after this time without a heartbeat; with
+    group_protocol='consumer' the broker decides, but a shorter value stops the member earlier. In
+    milliseconds, at least 1, at most 2**31 - 1. Default: 45_000."""
 
     heartbeat_interval_ms: float
-    """The interval of heartbeats, by which members notice a rebalance (Java: 3000); with KIP-848
-    the broker decides. In milliseconds, at least 1. Default: 500."""
+    """The interval of heartbeats, by which members notice a rebalance (Java: 3000); with
+    group_protocol='consumer' the broker decides, and this setting is an error. In milliseconds, at
+    least 1. Default: 500."""
 
     max_poll_interval_ms: float
     """A member leaves the group after this time without a receive (KIP-62). In milliseconds, at
@@ -463,8 +465,8 @@ class BytesConsumerSettings(ClientSettings, total=False):
     max_poll_interval_ms (KIP-62). Default: True."""
 
     partition_assignment_strategy: Sequence[str]
-    """The assignors of the classic protocol, the preferred one first. Default: ("range",
-    "cooperative-sticky")."""
+    """The assignors of the classic protocol, the preferred one first; an error with
+    group_protocol='consumer'. Default: ("range", "cooperative-sticky")."""
 
     stall_warning_ms: float
     """Log a warning after this time without progress of a partition, the group, a commit or a call.

@@ -97,8 +97,9 @@ class GroupSession:
             self._logged = True
             _log.info(
                 "group %s: its session timeout is assumed to be %g s, the default of brokers, "
-                "because reading %s failed: %s; if the group has a shorter one, set "
-                "session_timeout_ms or allow DescribeConfigs on the group",
+                "because reading %s failed: %s; if the group has a shorter one, allow "
+                "DescribeConfigs on the group, or set session_timeout_ms with "
+                "group_protocol='consumer'",
                 self._group,
                 BROKER_DEFAULT,
                 _CONFIG,
