@@ -624,7 +624,14 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -
     # pluggy refuses a plugin that is known, or equals a known one, with a text that has the
     # representations of all plugins.
     for other, known in manager.list_name_plugin():
-        if known is plugin or known == plugin:
+        try:
+            same = known is plugin or bool(known == plugin)
+        except Exception as error:
+            raise PluginError(
+                f"plugin {_name(plugin, name)} cannot be compared with plugin "
+                f"{_name(known, other)}: {error!r}"
+            ) from error
+        if same:
             how = "the same as" if known is plugin else "equal to"
             raise PluginError(
                 f"plugin {_name(plugin, name)} is wrong: it is {how} plugin "

@@ -299,6 +299,20 @@ def test_refusal_of_equal_plugins_shows_no_content() -> None:
     )
 
 
+def test_plugin_that_cannot_be_compared_is_named() -> None:
+    class Odd:
+        @trikafka.hookimpl
+        def trikafka_sink(self, scheme: str) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("boom")
+
+        __hash__ = object.__hash__
+
+    with pytest.raises(PluginError, match=r"plugin 'Odd' cannot be compared with .*boom"):
+        load_plugins([Odd(), Odd()])
+
+
 def test_class_as_a_plugin_is_refused() -> None:
     class Regions:
         @trikafka.hookimpl

@@ -27,7 +27,8 @@ class ScriptedCluster(testing.ScriptedCluster):
     """A :class:`trikafka.testing.ScriptedCluster` for a program of asyncio.
 
     The arguments and methods are the same, and so is the use: pass :attr:`bootstrap_servers` and
-    :meth:`dial` to clients of :mod:`trikafka.aio`, opened inside of the cluster's block.
+    :meth:`dial` to clients of :mod:`trikafka.aio`, opened inside of the cluster's block. The block
+    can be entered once.
 
     * Time is asyncio's, so it is real. For a session that ends within the test, give
       ``session_timeouts`` or ``consumer_session_timeout``.
