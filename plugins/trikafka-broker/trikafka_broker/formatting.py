@@ -71,8 +71,8 @@ def template_of(
 # * If most nodes have lost their data, they could elect a leader among themselves. It knows nothing
 #   of the cluster, and the remaining nodes would follow it and truncate their logs.
 # * If the first node has lost its data, the tool would create the id of another cluster for it, and
-#   the nodes that still have data would refuse it. With their id, the first node might become leader
-#   of partitions whose data it has lost, and the others would truncate their logs.
+#   the nodes that still have data would refuse it. With their id, the first node might become
+#   leader of partitions whose data it has lost, and the others would truncate their logs.
 #
 # Both cases are errors that name the directories. A human decides.
 def format_all(

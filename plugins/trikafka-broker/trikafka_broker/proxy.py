@@ -4,8 +4,8 @@ Faults hit single requests and responses. The proxy owns its sockets. It reads o
 Kafka's protocol as it needs: the length of a frame, the API key of a request (bytes 4 to 6), and
 the correlation id of requests (bytes 8 to 12) and responses.
 
-A client connects through the proxy by the setting `dial`: `open_producer(..., dial=proxy.dial)`. The
-brokers do not know about the proxy.
+A client connects through the proxy by the setting `dial`: `open_producer(..., dial=proxy.dial)`.
+The brokers do not know about the proxy.
 """
 
 from __future__ import annotations

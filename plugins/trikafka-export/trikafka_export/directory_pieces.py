@@ -7,13 +7,13 @@
 # files of a piece in the plan's work folder. Then it decides the piece by a *record*: a small file
 # that says where the piece ends, and which staged file becomes which data file. The record's name
 # is the piece's beginning. The record is created by a link, which never replaces a file. So of two
-# workers at the same piece one decides, and the other drops its files and goes on behind that piece.
-# After that the staged files are linked to their final names, by the worker that decided or by the
-# next one that reads the record. A reader that globs never sees a file that is not whole.
+# workers at the same piece one decides, and the other drops its files and goes on behind that
+# piece. After that the staged files are linked to their final names, by the worker that decided or
+# by the next one that reads the record. A reader that globs never sees a file that is not whole.
 #
-# The order of syncs: The staged files and their folder are synced before the record that names them.
-# Otherwise a record could outlive its files in a power loss. The folders of the published files are
-# synced before the manifest.
+# The order of syncs: The staged files and their folder are synced before the record that names
+# them. Otherwise a record could outlive its files in a power loss. The folders of the published
+# files are synced before the manifest.
 #
 # When a plan ends, its work folder is renamed. A worker may outlive the plan, if its job was
 # cancelled. It can then neither decide nor publish anything, because all of its paths are gone.

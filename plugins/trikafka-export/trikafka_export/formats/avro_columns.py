@@ -31,8 +31,8 @@ Reader = Callable[["Data", Any, Any], tuple[pa.Array, Any]]
 # fastavro makes Python objects of every value, and Arrow then copies them into columns. Here a
 # schema is compiled into a tree of readers. Each reader gets the positions of all values in one
 # buffer and returns a column and the positions behind it. No Python object exists per value, which
-# is many times as fast. With five fields a row, one core parses 6 million rows a second. If fastavro
-# has to read the rows again, one core parses 190,000 to 490,000 rows a second.
+# is many times as fast. With five fields a row, one core parses 6 million rows a second. If
+# fastavro has to read the rows again, one core parses 190,000 to 490,000 rows a second.
 #
 # The price is that a fault cannot be attributed to its value: positions become meaningless behind a
 # wrong length. So a reader never reports faults. One odd value (a surplus byte, invalid UTF-8, a

@@ -155,8 +155,8 @@ def _depth(value: Any) -> int:
     return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
 
 
-# pyarrow takes a whole number that needs more than 64 bits for a double, which would change its last
-# digits: those of an id, for example.
+# pyarrow takes a whole number that needs more than 64 bits for a double, which would change its
+# last digits: those of an id, for example.
 def _exact(spec: Any, values: Sequence[Any]) -> Any:
     """Return a schema's entry with decimals for doubles of which all values are whole numbers."""
     if isinstance(spec, dict):

@@ -19,8 +19,8 @@ from .registry import Registered, RegistryClient, client_of
 from .rows import Decoder, join
 from .sizes import rows_at_once
 
-#: The names of the schemas in a plan's format. Plans are older than the parsing of keys, so the name
-#: for the values does not name a column.
+#: The names of the schemas in a plan's format. Plans are older than the parsing of keys, so the
+#: name for the values does not name a column.
 _SCHEMAS = {"value": "schemas", "key": "key_schemas"}
 #: The most records whose keys and values are parsed at a time.
 _MOST_AT_ONCE = 32_768

@@ -101,8 +101,8 @@ def table_type(type: pa.DataType, kind: str, where: str) -> pa.DataType:
     if pa.types.is_struct(type) and type.num_fields:
         if kind == "delta" and (names := alike_names(type)) is not None:
             raise ConfigurationError(
-                f"{where} has fields that differ only in case, {names[0]!r} and {names[1]!r}, which "
-                "a Delta table cannot have: give a schema with one of them, or export to Parquet "
+                f"{where} has fields that differ only in case, {names[0]!r} and {names[1]!r}, "
+                "which a Delta table cannot have: give a schema with one of them, or export to Parquet "
                 "files or an Iceberg table"
             )
         return pa.struct(

@@ -100,8 +100,8 @@ class DeltaLog:
             return
         if not (root / "_delta_log").exists() and not Path(self._store.own_title).exists():
             raise ConfigurationError(
-                f"the folder of a new Delta table must have no {found[0]!r} in its path, with which "
-                f"deltalake finds no history of the table: {root}"
+                f"the folder of a new Delta table must have no {found[0]!r} in its path, with "
+                f"which deltalake finds no history of the table: {root}"
             )
         _log.warning(
             "%s: deltalake finds no history of a Delta table with %r in its path, so a power loss "
