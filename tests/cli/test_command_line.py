@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import trio
 from commanding import Command, install, trikafka
 
 import trikafka as package
+from trikafka import AclBinding, AclFilter
 
 
 def test_help_names_every_command(command: Command) -> None:
@@ -165,6 +168,29 @@ def test_group_with_an_asterisk_is_warned_of(
         "Warning: the rule is about the name 'billing-*' alone, with its asterisk: for all names "
         "that begin with 'billing-' write 'billing-' with --prefix\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("verb", "hosts"), [("list", ["::1", "0:0:0:0:0:0:0:1"]), ("delete", ["::1"])]
+)
+def test_rules_are_deleted_by_exact_hosts(
+    command: Command, monkeypatch: pytest.MonkeyPatch, verb: str, hosts: list[str]
+) -> None:
+    """The list also shows what the address may mean; a deletion takes what the option says."""
+    asked: list[str] = []
+
+    class Asked:
+        async def describe_acls(self, one: AclFilter) -> list[AclBinding]:
+            assert one.host is not None
+            asked.append(one.host)
+            return []
+
+    def ask(common: object, work: Callable[[Asked], Awaitable[list[AclBinding]]]) -> object:
+        return trio.run(work, Asked())
+
+    monkeypatch.setattr("trikafka.cli.acls.ask", ask)
+    ended = command("acls", verb, "--host", "::1")
+    assert (ended.code, asked) == (0, hosts)
 
 
 def test_possible_secret_is_not_repeated(command: Command) -> None:

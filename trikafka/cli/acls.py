@@ -131,6 +131,7 @@ def list_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> Non
 
     A resource is matched by the rules with its name, with a prefix of its name, and with '*'.
     """
+    rules = {**rules, "hosts": _written(rules["hosts"])}
     filters = _filters(rules, deny, "prefixed" if rules["prefix"] else "match")
 
     async def work(admin: Any) -> list[AclBinding]:
@@ -191,6 +192,8 @@ def set_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None
 @common_options
 def delete(common: Common, rules: dict[str, Any], deny: bool, execute: bool, output: str) -> None:
     """Delete the access rules that the options name, exactly by these names.
+
+    Hosts are compared as texts, too: --host ::1 deletes no rule about 0:0:0:0:0:0:0:1.
 
     Without --execute the command shows what it would delete.
     """
@@ -288,7 +291,7 @@ def _filters(rules: dict[str, Any], deny: bool, pattern: Any) -> list[Any]:
             rules["users"] or (None,),
             rules["operations"] or (None,),
             _resources(rules) or ((None, None),),
-            _written(rules["hosts"]) or (None,),
+            rules["hosts"] or (None,),
         )
     ]
 
