@@ -25,7 +25,7 @@ from trikafka import (
     TopicPartition,
     VoterEndpoint,
 )
-from trikafka._api.admin.acls import broker_address, checked_bindings
+from trikafka._api.admin.acls import broker_address
 from trikafka._api.admin.admin import Admin
 from trikafka._api.admin.configs import checked_changes
 from trikafka.testing import ScriptedCluster
@@ -191,15 +191,34 @@ async def test_numbers_of_numpy_are_numbers(autojump_clock: trio.testing.MockClo
         ("*", None),
     ],
 )
-def test_rule_that_never_applies_is_refused(host: str, address: str | None) -> None:
-    """Brokers compare the texts of addresses. A rule that denies must not be one that does not."""
-    rule = AclBinding("User:a", "read", "topic", "t", host=host)
+async def test_rule_that_never_applies_is_logged(
+    host: str,
+    address: str | None,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Brokers compare the texts of addresses. A copy of a cluster's rules has this one, too."""
+    rules = [AclBinding("User:a", "read", "topic", "t", host=each) for each in (host, "10.1.1.1")]
+    async with (
+        ScriptedCluster() as cluster,
+        trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin,
+    ):
+        await admin.create_acls(rules)
+        found = await admin.describe_acls()
+        assert sorted(found) == sorted(rules)
+        caplog.clear()
+        await admin.create_acls(found)
+    said = [each.getMessage() for each in caplog.records if each.name == "trikafka.admin"]
     if address is None:
-        assert checked_bindings([rule]) == [rule]
+        assert said == []
         return
-    with pytest.raises(ConfigurationError, match=f"write the address '{host}' as '{address}'"):
-        checked_bindings([rule])
     assert broker_address(host) == address
+    assert said == [
+        f"the access rule {str(rules[0])!r} never applies: brokers write the address {host} as "
+        f"{address}, and compare texts; create the rule with host={address!r}"
+    ]
 
 
 async def test_error_names_all_brokers(autojump_clock: trio.testing.MockClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, f
 from ..client.option_parsing import is_name
 from .messages import collection_of, words
 from .routing import Parts
+
+_log = logging.getLogger("trikafka.admin")
 
 AclResourceType: TypeAlias = Literal[
     "topic", "group", "cluster", "transactional_id", "delegation_token", "user"
@@ -71,7 +74,8 @@ class AclBinding(PlainTexts):
             begin with ``resource_name``.
         permission: ``"allow"`` or ``"deny"``.
         host: The client's address, as brokers write it; ``"*"`` stands for every address. Brokers
-            write ``"0:0:0:0:0:0:0:1"`` for ``"::1"``, compare texts, and look up no names.
+            write ``"0:0:0:0:0:0:0:1"`` for ``"::1"``, compare texts, and look up no names. So a
+            rule with ``"::1"`` never applies; ``create_acls`` logs a warning.
 
     A broker of a later release may describe rules with an operation, a kind, a pattern or a
     permission that this release does not know. Such a value is ``"unknown"``, and ``create_acls``
@@ -178,13 +182,25 @@ def checked_bindings(bindings: Iterable[AclBinding]) -> list[AclBinding]:
     for one in found:
         for name, allowed in _KINDS.items():
             _check_one_of(name, getattr(one, name), allowed)
-        # The broker would accept the rule, which would never apply.
-        if (address := _as_address(one.host)) != one.host:
-            raise ConfigurationError(
-                f"host: brokers write the address {one.host!r} as {address!r}, and compare texts: "
-                "write it so"
-            )
     return found
+
+
+def warn_of_hosts(bindings: Iterable[AclBinding]) -> None:
+    """Log a warning of each rule that never applies, because brokers write its host otherwise.
+
+    The rule is not refused: brokers accept it, and a program that copies the rules of a cluster
+    must be able to copy this one, too.
+    """
+    for one in bindings:
+        if (address := _as_address(one.host)) != one.host:
+            _log.warning(
+                "the access rule %r never applies: brokers write the address %s as %s, and compare "
+                "texts; create the rule with host=%r",
+                str(one),
+                one.host,
+                address,
+                address,
+            )
 
 
 def _as_address(host: str) -> str:

@@ -1460,7 +1460,9 @@ class Admin(MeteredClient):
     ) -> None:
         """Add access rules (ACLs). A rule that exists is no error.
 
-        The controller has a rule first, and brokers a moment later.
+        The controller has a rule first, and brokers a moment later. A rule whose host is an
+        address in another spelling than that of brokers, such as ``"::1"``, is added, but never
+        applies: a warning in the log names the rule and the spelling.
 
         Args:
             bindings: The rules.
@@ -1475,7 +1477,9 @@ class Admin(MeteredClient):
 
         When cancelled while the request is in flight, the change may or may not have happened.
         """
-        parts: Parts[AclBinding, None] = Parts(acls.checked_bindings(bindings))
+        checked = acls.checked_bindings(bindings)
+        acls.warn_of_hosts(checked)
+        parts: Parts[AclBinding, None] = Parts(checked)
         await self._ask_parts(
             "create_acls",
             "controller",
