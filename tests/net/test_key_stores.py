@@ -20,11 +20,13 @@ from open_files import open_files
 from test_tls import AUTHORITY, OTHER, PEM, blocking_server, connect, receive, server_context
 
 from trikafka._net.stores import authorities
-from trikafka._net.tls_context import make_context
+from trikafka._net.tls_context import make_context, pem_lines
 from trikafka.config import AdminConfig, ConsumerConfig, ProducerConfig, from_properties
 from trikafka.errors import ConfigurationError
 
 PASSWORD = "s3cr3t-90bd"
+#: What OpenSSL writes before an object that it took from a store.
+PREAMBLE = "Bag Attributes\n    friendlyName: k\nsubject=CN = me\n"
 Store = Callable[..., Path]
 
 
@@ -376,6 +378,11 @@ async def test_key_as_text_touches_no_disk(
         lambda text: text.replace("\n", "\\n"),
         lambda text: text.replace("\n", " "),
         lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "\\r\\n"),
+        lambda text: text.replace("\n", "\\r"),
+        lambda text: (PREAMBLE + text).replace("\n", "\\n"),
+        lambda text: (PREAMBLE + text).replace("\n", " "),
+        lambda text: PREAMBLE.strip() + text.replace("\n", ""),
         lambda text: "\n".join("    " + line for line in text.splitlines()),
     ],
 )
@@ -393,7 +400,27 @@ async def test_lines_of_pem_text_may_be_lost(reshaped: Any) -> None:
     form = serialization.PrivateFormat.TraditionalOpenSSL
     old = loaded.private_bytes(serialization.Encoding.PEM, form, encryption).decode()
     assert "DEK-Info: " in old
-    await secured(AUTHORITY, ssl_certfile=certificate, ssl_keyfile=old, ssl_password=PASSWORD)
+    for each in (old, old.replace("\n", "\\n"), PREAMBLE + old):
+        await secured(AUTHORITY, ssl_certfile=certificate, ssl_keyfile=each, ssl_password=PASSWORD)
+
+
+@pytest.mark.parametrize("edge", ["-----BEGIN X-----", "-----END X-----", ""])
+@pytest.mark.parametrize("more", [" ", "\\n", "-----BEGIN X-----", "-----BEGIN "])
+def test_damaged_pem_is_read_in_one_pass(edge: str, more: str) -> None:
+    """The event loop waits meanwhile: in quadratic time this test would take minutes."""
+    text = edge + more * 200_000
+    assert pem_lines(text) == text
+    assert pem_lines(more * 200_000 + "-----BEGIN X-----x-----END X-----").endswith(
+        "\n-----BEGIN X-----\nx\n-----END X-----\n"
+    )
+
+
+def test_object_without_its_end_is_kept() -> None:
+    """OpenSSL reports it. An end of another name ends nothing."""
+    text = "-----BEGIN A-----\nx\n-----END B-----\n"
+    assert pem_lines(text) == text
+    whole = "-----BEGIN B-----\ny\n-----END B-----\n"
+    assert pem_lines("-----BEGIN A-----\nx\n" + whole) == f"-----BEGIN A-----\nx\n{whole}\n"
 
 
 @pytest.mark.parametrize("piped", [False, True])

@@ -27,10 +27,11 @@ from . import stores
 from .tickets import Tickets
 
 _PEM = "-----BEGIN "
-#: One object in PEM text.
-_BLOCK = re.compile(
-    r"(?:\\n|[ \t])*(-----BEGIN ([A-Z0-9 ]+)-----)(.*?)(-----END \2-----)", re.DOTALL
-)
+#: The first or the last line of an object in PEM text. Each is found in one pass over the text:
+#: a pattern of whole objects would search the rest of the text for the end of each beginning.
+_EDGE = re.compile(r"-----(BEGIN|END) ([A-Z0-9 ]++)-----")
+#: The end of a line as letters.
+_ESCAPED = re.compile(r"\\r\\n|\\n|\\r")
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _log = logging.getLogger("trikafka.brokers")
 
@@ -333,17 +334,35 @@ def pem_lines(text: str) -> str:
     r"""Return PEM text whose lines are those that OpenSSL reads.
 
     From an environment or a properties file the text often comes in one line, with blanks or the
-    letters ``\n`` in place of the ends of lines. Java's client reads the former.
+    letters ``\n`` or ``\r\n`` in place of the ends of lines. Java's client reads the former. Text
+    outside of the objects, such as ``Bag Attributes``, is kept: OpenSSL skips it. Each object
+    begins a line of its own.
     """
+    parts: list[str] = []
+    done = 0
+    begin: re.Match[str] | None = None
+    for edge in _EDGE.finditer(text):
+        if edge[1] == "BEGIN":
+            begin = edge
+        elif begin is not None and edge[2] == begin[2]:
+            before = secret(text[done : begin.start()])
+            parts.append(before)
+            if before and not before.endswith("\n"):
+                parts.append("\n")
+            inner = secret(text[begin.end() : edge.start()])
+            parts += [begin[0], _inner_lines(inner), edge[0], "\n"]
+            done, begin = edge.end(), None
+    parts.append(secret(text[done:]))
+    return secret("".join(parts))
 
-    def block(found: re.Match[str]) -> str:
-        if ":" in found[3]:  # headers of the old kind of encrypted key: their lines matter
-            return secret(found[0])
-        letters = secret("".join(found[3].replace("\\n", " ").split()))
-        rows = secret([letters[at : at + 64] for at in range(0, len(letters), 64)])
-        return secret("\n".join([found[1], *rows, found[4], ""]))
 
-    return secret(_BLOCK.sub(block, text))
+def _inner_lines(text: str) -> str:
+    """Return what is between the first and the last line of an object in PEM text."""
+    if ":" in text:  # headers of the old kind of encrypted key: their lines matter
+        return secret(_ESCAPED.sub("\n", text))
+    letters = secret("".join(_ESCAPED.sub(" ", text).split()))
+    rows = secret([letters[at : at + 64] for at in range(0, len(letters), 64)])
+    return secret("\n".join(["", *rows, ""]))
 
 
 @contextmanager
