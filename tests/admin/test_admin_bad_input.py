@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy
@@ -112,6 +115,13 @@ async def test_quota_beyond_floats_is_refused(autojump_clock: trio.testing.MockC
             await admin.alter_client_quotas({QuotaEntity(user="a"): {"x": 10**400}})
 
 
+class Bytes:
+    """A path whose text is bytes."""
+
+    def __fspath__(self) -> bytes:
+        return b"s3cret"
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -121,6 +131,13 @@ async def test_quota_beyond_floats_is_refused(autojump_clock: trio.testing.MockC
         ({}, "not a dict"),
         (object(), "not a object"),
         ("s3cret\ud800", "text that UTF-8 can carry"),
+        (math.nan, "not infinite or NaN"),
+        (-math.inf, "not infinite or NaN"),
+        (numpy.float32("inf"), "not infinite or NaN"),
+        (Decimal("sNaN"), "not infinite or NaN"),
+        (Decimal("Infinity"), "not infinite or NaN"),
+        (1j, "not a complex"),
+        (Bytes(), "not a Bytes"),
     ],
 )
 def test_value_of_a_setting_is_checked(value: Any, text: str) -> None:
@@ -150,7 +167,7 @@ def test_settings_of_a_topic_are_checked(config: Any, text: str) -> None:
         NewTopic(config=config)
 
 
-async def test_numbers_of_numpy_are_numbers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_other_numbers_and_paths_are_taken(autojump_clock: trio.testing.MockClock) -> None:
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         trikafka.open_admin(
@@ -162,12 +179,17 @@ async def test_numbers_of_numpy_are_numbers(autojump_clock: trio.testing.MockClo
             "b": numpy.bool_(True),
             "c": numpy.float32(0.5),
             "d": numpy.float64(0.25),
+            "e": Decimal("0.50"),
+            "f": Fraction(5),
+            "g": PurePosixPath("/keys/ca.pem"),
+            "h": 10**400,
         }
         topic = ConfigResource("topic", "t")
         await admin.alter_configs({topic: values})
         (asked,) = cluster.requests("IncrementalAlterConfigs")
         sent = {each.name: each.value for each in asked.request.resources[0].configs}
-        assert sent == {"a": "5", "b": "true", "c": "0.5", "d": "0.25"}
+        numbers = {"a": "5", "b": "true", "c": "0.5", "d": "0.25", "e": "0.50", "f": "5"}
+        assert sent == {**numbers, "g": "/keys/ca.pem", "h": str(10**400)}
         assert NewTopic(config=values).config_entries == sent
         alice = QuotaEntity(user="alice")
         await admin.alter_client_quotas(

@@ -26,7 +26,7 @@ from ...errors import (
 )
 from .messages import collection_of, words
 from .routing import Parts, Place, Routing
-from .types import checked_value, config_text
+from .types import SettingValue, checked_value, config_text
 
 ResourceType: TypeAlias = Literal["topic", "broker", "broker_logger", "client_metrics", "group"]
 Operation: TypeAlias = Literal["set", "delete", "append", "subtract"]
@@ -164,7 +164,7 @@ class ConfigChange:
 
 
 #: A value to set, ``None`` to delete the setting, or a change by name.
-ConfigValue: TypeAlias = str | int | float | bool | ConfigChange | None
+ConfigValue: TypeAlias = SettingValue | ConfigChange | None
 Changes: TypeAlias = dict[ConfigResource, dict[str, ConfigChange]]
 
 

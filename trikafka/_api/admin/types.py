@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Number
+from typing import Any, TypeAlias
 
 from ...config.text import is_utf8, plain_text
 from ...config.whole import plain_number, whole
 from ...errors import ConfigurationError
 from ...types import Node, TopicPartition
 
+#: The value of a setting.
+SettingValue: TypeAlias = str | int | float | bool | Decimal | Fraction | os.PathLike[str]
 #: The states of a transaction, as brokers name them.
 TRANSACTION_STATES = (
     "Empty",
@@ -27,16 +34,40 @@ TRANSACTION_STATES = (
 
 def config_text(value: object) -> str:
     """Return the value of a setting in the brokers' notation."""
-    value = plain_number(plain_text(value))
+    value = _plain(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _plain(value: object) -> Any:
+    """Return text and numbers as Python's own, and a path as text; other kinds as they are."""
+    if isinstance(value, os.PathLike):
+        path = os.fspath(value)
+        return path if isinstance(path, str) else value  # bytes may not be UTF-8
+    return plain_number(plain_text(value))
+
+
+def _is_finite(number: Any) -> bool:
+    if isinstance(number, Decimal):
+        return number.is_finite()
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number or a fraction beyond the floats
+        return True
 
 
 def checked_value(what: str, value: Any) -> str | int | float | bool:
     """Return the value of a setting as text or a number of Python.
 
+    Paths, decimals and fractions become text.
+
     Raises :exc:`ConfigurationError`, which does not show the value: it may be a password.
     """
-    plain = plain_number(plain_text(value))
+    plain = _plain(value)
+    if isinstance(plain, Number) and not isinstance(plain, complex):
+        if not _is_finite(plain):
+            raise ConfigurationError(f"{what} must be text or a number, not infinite or NaN")
+        if not isinstance(plain, int | float):  # a Decimal or a Fraction
+            plain = str(plain)
     if not isinstance(plain, str | int | float):
         # Their text in Python is not the brokers' notation, and may even be a valid value.
         hint = (
@@ -110,7 +141,7 @@ class NewTopic:
 
     partitions: int = -1
     replication_factor: int = -1
-    config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    config: Mapping[str, SettingValue] = field(default_factory=dict)
     assignments: Mapping[int, Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
