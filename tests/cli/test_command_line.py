@@ -131,6 +131,9 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
             ("configs", "set", "group", "consumer.session.timeout.ms=5", "a.b=6"),
             "which group? 'consumer.session.timeout.ms=5' is a setting",
         ),
+        (("configs", "set", "group", "share.isolation.level=x", "a=6"), "which group?"),
+        (("configs", "set", "client-metrics", "interval.ms=5", "match=x"), "which client-metrics?"),
+        (("configs", "set", "topic", "retention.ms=5", "a=6"), "which topic?"),
         (("consume", "t", "--value-format", "hxe"), "did you mean 'hex'?"),
         (("elect",), "did you mean 'topics elect'"),
         (("lag",), "did you mean 'groups lag'"),
@@ -191,6 +194,18 @@ def test_rules_are_deleted_by_exact_hosts(
     monkeypatch.setattr("trikafka.cli.acls.ask", ask)
     ended = command("acls", verb, "--host", "::1")
     assert (ended.code, asked) == (0, hosts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("group", "team=a"), ("group", "env.consumer=b"), ("client-metrics", "k=v")]
+)
+def test_names_may_have_an_equals_sign(
+    command: Command, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+) -> None:
+    monkeypatch.setattr("trikafka.cli.configs.ask", lambda common, work: None)
+    ended = command("configs", "set", kind, name, "a.b=1")
+    assert (ended.code, ended.err) == (0, "")
+    assert f"{name!r}: a.b: changed" in ended.out.decode()
 
 
 def test_possible_secret_is_not_repeated(command: Command) -> None:

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 #: The resource types, as an argument names them.
 _TYPES = ("topic", "broker", "broker-logger", "client-metrics", "group")
 _SECRET = "(secret)"
+#: How a setting begins that stands where the name of its resource is missing. Names of groups and
+#: of metrics subscriptions may have a "=", and one of a wrong name would be made in silence. So
+#: only settings that these kinds have are refused; no other kind has such names.
+_SETTINGS = {
+    "group": r"(consumer|share|streams)(\.[a-z]+)+=",
+    "client-metrics": r"(interval\.ms|match|metrics)=",
+}
 #: Words in the names of secrets. A broker does not list a listener's own settings before they are
 #: set, so their names decide.
 _SECRET_NAMES = ("password", "secret", "jaas", "keystore.key")
@@ -127,8 +134,7 @@ def set_(
     For settings that all brokers share, write '' as the name. With --delete and without --execute
     nothing is changed: the brokers check the changes, and a table shows the values after them.
     """
-    # A group or a metrics subscription of such a name would be made in silence.
-    if name is not None and re.match(r"[a-z.]+=", name):
+    if name is not None and re.match(_SETTINGS.get(kind, r"[a-z.]+="), name):
         raise click.UsageError(f"which {kind}? {name!r} is a setting: its {kind} comes before it")
     resource = _resource(kind, name)
     wanted: dict[str, str | None] = dict(changes)
