@@ -244,6 +244,7 @@ class Moving:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.code = 0
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> None:
         opened = opening.open_admin
@@ -272,7 +273,8 @@ class Moving:
         part = topic.OngoingPartitionReassignment(
             partition_index=0, replicas=[1, 0], adding_replicas=[1], removing_replicas=[0]
         )
-        response.topics = [topic(name="t", partitions=[part])]
+        response.topics = [] if self.code else [topic(name="t", partitions=[part])]
+        response.error_code = self.code
         return response
 
 
@@ -302,3 +304,16 @@ def test_move_under_way_is_not_repeated(command: Command, moving: Moving, tmp_pa
     plan = write_plan(tmp_path, part(0, [1, 0]))
     ended = command("reassign", "move", "--file", plan, "--execute")
     assert (ended.code, moving.asked) == (0, [[1, 0]])
+
+
+def test_plan_needs_no_right_to_list_moves(command: Command, moving: Moving) -> None:
+    """Without the right the plan begins with the replicas that the metadata show."""
+    moving.code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    ended = command("reassign", "move", "-t", "t", "--to", "2,3", "-o", "json")
+    assert ended.code == 0
+    assert json.loads(ended.out)["partitions"] == [
+        {"topic": "t", "partition": 0, "before": [1, 0], "after": [2, 3]}
+    ]
+    assert ended.err.startswith("Warning: this user may not list reassignments")
+    ended = command("reassign", "move", "-t", "t", "--to", "2,3", "--execute")
+    assert (ended.code, moving.asked) == (1, [])

@@ -103,7 +103,7 @@ def move(
         }
         # While a partition moves it has its old replicas and the new ones. Only the latter stay, so
         # they are what another move begins with.
-        moving = await admin.list_partition_reassignments(partitions)
+        moving = await _moving(admin, partitions, needed=execute)
         now = {tp: moving[tp].target if tp in moving else own for tp, own in there.items()}
         cluster = await admin.describe_cluster()
         racks = {node.node_id: node.rack for node in cluster.nodes}
@@ -351,6 +351,29 @@ async def _under_way(admin: Admin, chosen: Mapping[str, set[int] | None]) -> dic
     if chosen:
         partitions, _ = await look_up(admin, chosen)
     return await admin.list_partition_reassignments(partitions)
+
+
+async def _moving(
+    admin: Admin, partitions: Iterable[TopicPartition], *, needed: bool
+) -> Mapping[Any, Any]:
+    """Return the reassignments that are under way.
+
+    Without the right to list them, return none and warn, unless they are ``needed``. A plan that is
+    only shown takes no more than the right to describe the topics. A move takes ``Alter``, which
+    includes that right.
+    """
+    from ..errors import AuthorizationError
+
+    try:
+        return await admin.list_partition_reassignments(partitions)
+    except AuthorizationError:
+        if needed:
+            raise
+        warn(
+            "this user may not list reassignments (Describe on the cluster): a partition that is "
+            "moving counts with its old and its new replicas"
+        )
+        return {}
 
 
 def _listed(brokers: Iterable[int]) -> str:
