@@ -49,6 +49,10 @@ class SecurityOptions:
     def of(cls, tls: bool, mtls: bool, sasl: Sequence[str], acl: bool) -> SecurityOptions:
         """Return the checked options.
 
+        `acl` without `sasl` and `mtls` is allowed: all users are anonymous then, and none is
+        denied anything. Programs and tests can manage rules, and listeners of their own may have
+        users with names. The command refuses it, because it offers no such listeners.
+
         Raises:
             ValueError: A mechanism is unknown.
         """

@@ -87,7 +87,10 @@ class Settings:
     sasl: Sequence[str] = ()
     """The listener `SECURED` requires SASL: any of `plain`, `scram`, `oauth`."""
     acl: bool = False
-    """Deny everything that no ACL allows. The plain listener and the user `admin` are exempt."""
+    """Deny everything that no ACL allows. The plain listener and the user `admin` are exempt.
+
+    So are clients of a listener with TLS alone: they have no names.
+    """
     racks: Sequence[str] = ()
     """The rack of each broker, in order (property `broker.rack`). Further brokers have none."""
     port: int | None = None
