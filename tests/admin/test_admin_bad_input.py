@@ -174,7 +174,7 @@ async def test_other_numbers_and_paths_are_taken(autojump_clock: trio.testing.Mo
             bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
         ) as admin,
     ):
-        values = {
+        values: dict[str, Any] = {
             "a": numpy.int64(5),
             "b": numpy.bool_(True),
             "c": numpy.float32(0.5),
