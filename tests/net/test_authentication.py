@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import math
 import threading
 import urllib.parse
 from collections.abc import AsyncIterator, Iterator
@@ -29,7 +30,12 @@ from trikafka._net.connection import Connection
 from trikafka._net.connection_state import ConnectionState, ConnectionStateMachine
 from trikafka._net.oauth import ClientCredentials
 from trikafka._net.transport import transport_of
-from trikafka.errors import AuthenticationError, HandshakeError, KafkaConnectionError
+from trikafka.errors import (
+    AuthenticationError,
+    HandshakeError,
+    KafkaConnectionError,
+    from_code,
+)
 from trikafka.testing.cancellation import assert_all_awaits_cancellable
 from trikafka.types import OAuthToken
 
@@ -339,9 +345,8 @@ async def test_failed_renewal_loses_what_is_in_flight(autojump_clock: MockClock)
         assert isinstance(caught.value.__cause__, AuthenticationError)
 
 
-@pytest.mark.parametrize("failure", [KafkaConnectionError("away"), OSError("away")])
 async def test_session_outlives_missing_credentials(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, failure: Exception
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A token endpoint that is away for a moment costs no connection, and no request."""
     asked, failed = 0, trio.Event()
@@ -352,7 +357,7 @@ async def test_session_outlives_missing_credentials(
         if asked == 5:
             failed.set()
         if 1 < asked < 6:
-            raise failure
+            raise KafkaConnectionError("away")
         return "alice", SECRET
 
     settings = {
@@ -374,6 +379,114 @@ async def test_session_outlives_missing_credentials(
     (warning,) = caplog.records
     assert "is used until it ends: cannot authenticate" in warning.getMessage()
     assert "away" in warning.getMessage()
+
+
+def _asks(credentials: Any) -> dict[str, Any]:
+    return {
+        "sasl_plain_username": None,
+        "sasl_plain_password": None,
+        "sasl_credentials": credentials,
+    }
+
+
+@pytest.fixture
+def earliest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renew each session after 85 %."""
+    monkeypatch.setattr("trikafka._net.session.random.uniform", lambda least, most: least)
+
+
+@pytest.mark.parametrize(
+    ("failure", "times"),
+    [
+        # An outage: soon, also with reconnect_backoff_ms=0.
+        (KafkaConnectionError("away"), [0, *range(85, 100)]),
+        # A refusal, as of a token endpoint: not soon. So is one that other brokers have made.
+        (ValueError("disabled"), [0, 85]),
+        (from_code(58, "disabled"), [0, 85]),
+    ],
+)
+@pytest.mark.usefixtures("earliest")
+async def test_missing_credentials_are_asked_rarely(
+    autojump_clock: MockClock, failure: Exception, times: list[float]
+) -> None:
+    """The connection is not used after its session."""
+    asked: list[float] = []
+
+    async def credentials() -> tuple[str, str]:
+        asked.append(trio.current_time())
+        if len(asked) > 1:
+            raise failure
+        return "alice", SECRET
+
+    nothing = {"reconnect_backoff_ms": 0, "reconnect_backoff_max_ms": 0}
+    async with ready(100_000, **nothing, **_asks(credentials)) as (line, broker):
+        waiting = line.ask(response_timeout=200)
+        await broker.request()
+        with pytest.raises(KafkaConnectionError, match=r"away|disabled"):
+            await waiting.outcome()
+        assert trio.current_time() == pytest.approx(100)
+        assert asked == pytest.approx(times)
+        assert len(broker.said) == 1
+        assert line.connection.broken
+
+
+@pytest.mark.usefixtures("earliest")
+async def test_refused_credentials_wait_half_a_minute(autojump_clock: MockClock) -> None:
+    asked: list[float] = []
+
+    async def credentials() -> tuple[str, str]:
+        asked.append(trio.current_time())
+        if 1 < len(asked) < 4:
+            raise OSError("HTTP 401")
+        return "alice", SECRET
+
+    async with ready(500_000, **_asks(credentials)) as (line, broker):
+        await broker.authenticate()
+        await wait_all_tasks_blocked()
+        assert asked == pytest.approx([0, 425, 455, 485])
+        assert not line.connection.broken
+
+
+# A function that ignores its cancellation is like one that waits for a thread.
+@pytest.mark.parametrize("longer", [math.inf, 120.0])
+@pytest.mark.usefixtures("earliest")
+async def test_hanging_credentials_end_with_the_session(
+    autojump_clock: MockClock, longer: float
+) -> None:
+    """The broker closes a connection that is used after its session."""
+    asked = 0
+
+    async def credentials() -> tuple[str, str]:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            with trio.CancelScope(shield=longer < math.inf):
+                await trio.sleep_until(longer)
+        return "alice", SECRET
+
+    async with ready(100_000, **_asks(credentials)) as (line, broker):
+        waiting = line.ask(response_timeout=200)
+        await broker.request()
+        with pytest.raises(KafkaConnectionError, match="before there were credentials to renew it"):
+            await waiting.outcome()
+        assert trio.current_time() == pytest.approx(100)
+        assert line.connection.broken
+        assert await broker.closed()  # nothing was written
+
+
+@pytest.mark.usefixtures("earliest")
+async def test_late_answer_to_sasl_keeps_the_session(autojump_clock: MockClock) -> None:
+    """The deadline for the credentials is none for the broker."""
+    async with ready(100_000) as (line, broker):
+        request = await broker.request()
+        await trio.sleep_until(110)
+        await broker.answer(request, error_code=0, mechanisms=["PLAIN"])
+        request = await broker.request()
+        await broker.answer(
+            request, error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=0
+        )
+        await wait_all_tasks_blocked()
+        assert line.connection.broken is False
 
 
 async def test_renewal_waits_behind_a_long_request(autojump_clock: MockClock) -> None:

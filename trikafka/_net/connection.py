@@ -24,7 +24,6 @@ from ..error_codes import ErrorCode
 from ..errors import (
     AuthenticationError,
     DamagedResponseError,
-    HandshakeError,
     KafkaConnectionError,
     ProtocolError,
     TrikafkaError,
@@ -38,7 +37,7 @@ from .in_flight import NO_LISTENER, ConnectionListener, ExpiryWatch, InFlightReq
 from .misrouting import MisroutingCheck
 from .reasons import waiting_for
 from .retry import Retry
-from .session import Authenticate, CredentialsUnavailableError, Session
+from .session import AFTER_REFUSAL, Authenticate, CredentialsUnavailableError, Session
 from .transport import STREAM_ERRORS, FrameReader, Transport
 
 _MOST_IN_FLIGHT = 100
@@ -83,6 +82,8 @@ class Connection:
         self._scope = trio.CancelScope()
         self._state = machine or ConnectionStateMachine(trio.current_time)
         self._session = Session()
+        # Cancelled by the first request of a reauthentication.
+        self._unasked = trio.CancelScope()
         self._used = False  # it has been READY, so requests of the client may be in flight
         self._next_id = 0
         self._failure: Exception | None = None
@@ -158,7 +159,7 @@ class Connection:
                     nursery.start_soon(self._write, self._transport)
                     nursery.start_soon(self._watch)
                     if self._config.uses_sasl:
-                        nursery.start_soon(self._keep_session)
+                        nursery.start_soon(self._keep_session, nursery)
                     most = self._config.receive_message_max_bytes
                     await self._read(
                         FrameReader(self._transport, most, self._peer, self._requests.excess)
@@ -292,7 +293,7 @@ class Connection:
             self._session.granted(authenticate, await authenticate(self.request, self.node))
         self._enter(ConnectionState.READY)
 
-    async def _keep_session(self) -> None:
+    async def _keep_session(self, nursery: trio.Nursery) -> None:
         """Authenticate again before each end of the session (KIP-368)."""
         # Reauthentication on the same socket. The broker closes a connection that is used after the
         # end of its session, so the client has to authenticate before. Requests in flight are not
@@ -302,20 +303,39 @@ class Connection:
         # pass them. It does so from the first SASL request on, and not while a token is being
         # fetched, which may take long (`_ask_again`).
         #
-        # Without credentials the broker has not been asked, and the session goes on. A token
-        # endpoint that is away for a moment must not cost the connection and what is in flight on
-        # it, so the credentials are asked for again until the session ends.
+        # While the broker has not been asked, the session goes on: a token endpoint that is away for
+        # a moment must not cost the connection and what is in flight on it. So the credentials are
+        # asked for again, after a refusal less often. The broker closes a connection that is used
+        # after its session, so without credentials the connection ends at that time, even if the
+        # function for them hangs. The deadline ends with the first SASL request, which the broker
+        # may answer late.
         retry = Retry.to_reconnect(self._config)
+        failure: TrikafkaError | None = None
         while True:
             authenticate = await self._session.ends()
+            if failure is not None and self._session.over:
+                self._break(failure)
+                return
             try:
-                self._session.granted(authenticate, await authenticate(self._ask_again, self.node))
+                self._unasked = trio.CancelScope()
+                nursery.start_soon(self._end_with_session, self._unasked, failure)
+                try:
+                    lifetime = await authenticate(self._ask_again, self.node)
+                finally:
+                    self._unasked.cancel()
+                self._session.granted(authenticate, lifetime)
                 self._enter(ConnectionState.READY)
-            except (CredentialsUnavailableError, HandshakeError) as error:
-                asked = self._state.current is not ConnectionState.READY
-                if asked or not self._session.postpone(retry.delay()):
+            except TrikafkaError as error:
+                # Not the class decides: a refusal of other brokers is raised without a request to
+                # this one (`Refusals`), and a function of the user may raise the same classes.
+                if self._state.current is not ConnectionState.READY:
                     self._break(error)
                     return
+                failure = error
+                wait = retry.delay()
+                if not isinstance(error, CredentialsUnavailableError):
+                    wait = max(wait, AFTER_REFUSAL)
+                self._session.postpone(wait)
                 if retry.failures == 1:
                     _log.warning(
                         "the session with %s is not renewed yet, and is used until it ends: %s",
@@ -323,13 +343,27 @@ class Connection:
                         error,
                     )
                 continue
-            except TrikafkaError as error:
-                self._break(error)
-                return
             retry.reset()
+            failure = None
             self._requests.release()
             self._flush(self._transport)
             self._wake.set()
+
+    async def _end_with_session(
+        self, unasked: trio.CancelScope, failure: TrikafkaError | None
+    ) -> None:
+        """Break the connection at the end of the session, unless ``unasked`` is cancelled before.
+
+        A task of its own: a thread in which a user's function fetches a token cannot be cancelled.
+        """
+        with unasked:
+            await trio.sleep_until(self._session.ends_at)
+        if not unasked.cancel_called:
+            error = CredentialsUnavailableError(
+                f"the session with {self.node} ended before there were credentials to renew it"
+            )
+            error.__cause__ = failure
+            self._break(error)
 
     def _enter(self, state: ConnectionState) -> None:
         """Enter ``state``; raise if the connection ended in the step of its last response."""
@@ -341,6 +375,7 @@ class Connection:
     async def _ask_again(self, message: ApiMessage) -> Any:
         """Send one request of a reauthentication; the first one makes other requests wait."""
         if self._state.current is ConnectionState.READY:
+            self._unasked.cancel()
             self._state.enter(ConnectionState.REAUTHENTICATING)
             self._requests.hold()
         # The broker answers in order. It may hold a JoinGroup for minutes, and a Fetch for as long

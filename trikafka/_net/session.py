@@ -21,6 +21,9 @@ _EARLIEST, _LATEST = 0.85, 0.95
 #: (ILLEGAL_SASL_STATE), which ends a call. A connection whose session is over is closed, and made
 #: again.
 LEAST_SESSION = 1.0
+#: How long (seconds) a client whose credentials were refused, by their source or by other brokers,
+#: does not ask for them again while the session goes on.
+AFTER_REFUSAL = 30.0
 Ask = Callable[[ApiMessage], Awaitable[Any]]
 
 
@@ -41,12 +44,13 @@ class Authenticate(Protocol):
 class Session:
     """The session of one connection."""
 
-    __slots__ = ("_authenticate", "_changed", "_ends_at", "_renew_at")
+    __slots__ = ("_authenticate", "_changed", "_renew_at", "ends_at")
 
     def __init__(self) -> None:
         self._authenticate: Authenticate | None = None
         self._renew_at: float | None = None
-        self._ends_at = math.inf
+        #: The time after which the connection is not used (Trio's clock).
+        self.ends_at = math.inf
         self._changed = trio.Event()
 
     def granted(self, authenticate: Authenticate, lifetime: float | None) -> None:
@@ -54,17 +58,24 @@ class Session:
         share, now = random.uniform(_EARLIEST, _LATEST), trio.current_time()
         self._authenticate = authenticate
         self._renew_at = None if lifetime is None else now + max(LEAST_SESSION, lifetime * share)
-        self._ends_at = math.inf if lifetime is None else now + lifetime
+        self.ends_at = math.inf if lifetime is None else now + lifetime
+        if self._renew_at is not None and self._renew_at >= self.ends_at:
+            # Such a session is over before LEAST_SESSION, and a broker may still renew it.
+            self.ends_at = self._renew_at + LEAST_SESSION
         self._changed.set()
 
-    def postpone(self, seconds: float) -> bool:
-        """Plan another authentication in ``seconds``, or at the end of the session.
+    @property
+    def over(self) -> bool:
+        """True after the end of the session."""
+        return trio.current_time() >= self.ends_at
 
-        Return False if the session has ended.
+    def postpone(self, seconds: float) -> None:
+        """Plan another authentication in ``seconds``, or wake at the end of the session.
+
+        The wait has a lower bound: ``reconnect_backoff_ms=0`` may not keep the program busy.
         """
-        now = trio.current_time()
-        self._renew_at = min(now + seconds, self._ends_at)
-        return now < self._ends_at
+        again_at = trio.current_time() + max(LEAST_SESSION, seconds)
+        self._renew_at = min(again_at, self.ends_at)
 
     async def ends(self) -> Authenticate:
         """Wait until it is time to authenticate again; return the function for it."""
