@@ -12,7 +12,13 @@ from trio.testing import MockClock as Clock
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 import trikafka
-from trikafka.errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError
+from trikafka.errors import (
+    BootstrapError,
+    ConfigurationError,
+    KafkaConnectionError,
+    ProtocolError,
+    TrikafkaError,
+)
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 from trikafka.types import Node
 
@@ -196,7 +202,7 @@ async def test_dial_that_raises_a_group_is_named(autojump_clock: Clock) -> None:
             await ask(parts)
 
 
-async def test_bug_in_the_users_dial_is_named(autojump_clock: Clock) -> None:
+async def test_unknown_failure_of_a_dial_is_named(autojump_clock: Clock) -> None:
     async def dial(host: str, port: int) -> trio.abc.Stream:
         raise ZeroDivisionError("bug")
 
@@ -209,14 +215,103 @@ async def test_bug_in_the_users_dial_is_named(autojump_clock: Clock) -> None:
     assert error is not None
 
 
-async def test_wrong_result_of_a_dial_is_named(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("bug", [NameError("typo"), TypeError("typo"), AttributeError("typo")])
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_bug_in_the_users_dial_is_raised(
+    autojump_clock: Clock, bug: Exception, grouped: bool
+) -> None:
+    raised = ExceptionGroup("tries", [OSError("IPv6"), bug]) if grouped else bug
+
+    async def dial(host: str, port: int) -> trio.abc.Stream:
+        raise raised
+
+    async with ScriptedCluster() as cluster:
+        began = trio.current_time()
+        with pytest.raises(
+            ConfigurationError, match=f"dial failed: {type(bug).__name__}: typo"
+        ) as caught:
+            async with trikafka.open_producer(
+                bootstrap_servers=cluster.bootstrap_servers, dial=dial
+            ):
+                pass
+        assert caught.value.__cause__ is raised
+        assert trio.current_time() - began < 0.1
+
+
+async def test_wrong_result_of_a_dial_is_raised(autojump_clock: Clock) -> None:
     async def dial(host: str, port: int) -> Any:
         return None
 
     said = "dial must return a trio.abc.Stream, not NoneType"
-    with pytest.raises(BootstrapError, match=said):
-        async with ScriptedCluster() as cluster, open_parts(cluster, dial=dial):
-            pass
+    async with ScriptedCluster() as cluster:
+        began = trio.current_time()
+        with pytest.raises(ConfigurationError, match=said):
+            async with trikafka.open_producer(
+                bootstrap_servers=cluster.bootstrap_servers, dial=dial
+            ):
+                pass
+        assert trio.current_time() - began < 0.1
+
+
+async def test_typed_error_in_a_dials_group_is_raised(autojump_clock: Clock) -> None:
+    """Alone or in a group, it is the same error, and the group stays whole as its cause."""
+    group = ExceptionGroup(
+        "tries",
+        [OSError("IPv6"), KafkaConnectionError("away"), ConfigurationError("no proxy is set")],
+    )
+    bad = False
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            if bad:
+                raise group
+            return await cluster.dial(host, port)
+
+        async with trikafka.open_producer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=dial
+        ) as producer:
+            await producer.send("t", b"1")
+            bad = True
+            cluster.disconnect()
+            began = trio.current_time()
+            with pytest.raises(ConfigurationError, match="no proxy is set") as caught:
+                await producer.send("t", b"2")
+            assert trio.current_time() - began < 0.1
+    cause = caught.value.__cause__
+    while cause is not None and cause is not group:
+        cause = cause.__cause__
+    assert cause is group
+    assert len(group.exceptions) == 3
+
+
+_LEAK = "proxy http://user:hunter2@proxy:80 said 407"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RuntimeError(_LEAK),
+        OSError(_LEAK),
+        OSError(-1, _LEAK),
+        trio.BrokenResourceError(_LEAK),
+        TypeError(_LEAK),
+        ExceptionGroup("tries", [RuntimeError(_LEAK), OSError(_LEAK)]),
+    ],
+)
+async def test_password_of_a_proxy_is_not_shown(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
+    async def dial(host: str, port: int) -> trio.abc.Stream:
+        raise failure
+
+    async with ScriptedCluster() as cluster:
+        with pytest.raises(TrikafkaError) as caught:
+            async with open_parts(cluster, dial=dial):
+                pass
+    assert "hunter2" not in f"{caught.value} {caplog.text}"
+    kind = OSError if isinstance(failure, ExceptionGroup) else type(failure)
+    assert kind.__name__ in str(caught.value)
 
 
 async def test_proxys_own_error_ends_no_client(autojump_clock: Clock) -> None:

@@ -22,8 +22,10 @@ from trio.abc import Stream
 from .. import _version
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
+from ..config.secrets import holds_secret
 from ..errors import AuthenticationError, ConfigurationError, KafkaConnectionError, TrikafkaError
-from ..errors.groups import members, outlined
+from ..errors.copies import again
+from ..errors.groups import decisive, members, outlined
 from ..types import ConnectionEvent, ConnectionStatistics, Node
 from .addresses import parse_bootstrap
 from .connection import Connection
@@ -40,6 +42,10 @@ from .singleflight import ClientClosed, SingleFlight, StartSoon
 from .throttles import Throttles
 
 Purpose = Literal["general", "fetch", "produce", "coordinator", "group", "telemetry"]
+
+
+#: The exceptions of a bug in the user's ``dial``, which each further attempt would raise.
+_BUGS = (AttributeError, NameError, TypeError)
 
 
 class _Key(NamedTuple):
@@ -213,11 +219,14 @@ class ConnectionSlot:
             self._outages.connection_lost(self._node)
 
     async def _open_stream(self, host: str, port: int) -> Stream:
-        """Return a stream to an address; any failure of the user's ``dial`` is an ``OSError``.
+        """Return a stream to an address; most failures of the user's ``dial`` are an ``OSError``.
 
         A dial function may try several addresses in a nursery, so it may raise a group. Libraries
         for proxies have exceptions of their own. Raised as they are, they would end the client,
         though the next attempt may succeed.
+
+        Raises:
+            ConfigurationError: The function has a bug, which no further attempt can mend.
         """
         if self._config.dial is None:
             return await trio.open_tcp_stream(host, port)
@@ -225,13 +234,13 @@ class ConnectionSlot:
             stream = await self._config.dial(host, port)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, UnicodeError, TrikafkaError):
             raise
-        except ExceptionGroup as group:
-            raise OSError(outlined(group)) from group
         except Exception as error:
-            raise OSError(f"dial failed: {type(error).__name__}: {error}") from error
+            raise _failed_dial(error) from error
         methods = ("send_all", "receive_some", "aclose")
         if not all(callable(getattr(stream, name, None)) for name in methods):
-            raise OSError(f"dial must return a trio.abc.Stream, not {type(stream).__name__}")
+            raise ConfigurationError(
+                f"dial must return a trio.abc.Stream, not {type(stream).__name__}"
+            )
         return stream
 
     async def _establish(self, machine: ConnectionStateMachine) -> Connection:
@@ -276,7 +285,7 @@ class ConnectionSlot:
         # name.
         except (trio.BrokenResourceError, UnicodeError) as error:
             raise KafkaConnectionError(
-                f"cannot connect to {node}: {str(error) or repr(error)}"
+                f"cannot connect to {node}: {_shown(error) or repr(error)}"
             ) from error
         finally:
             if connection is not None and not ready:
@@ -526,11 +535,35 @@ def _stuck(connection: Connection | None) -> str:
     )
 
 
+def _failed_dial(error: Exception) -> Exception:
+    """Return the error to raise for an exception or group that the user's ``dial`` has raised."""
+    raised = members(error)
+    ours = [each for each in raised if isinstance(each, TrikafkaError)]
+    if ours:
+        # A copy: the group becomes its cause, and has the original as a member.
+        return again(decisive(ours))
+    bug = next((each for each in raised if isinstance(each, _BUGS)), None)
+    if bug is not None:
+        return ConfigurationError(f"dial failed: {type(bug).__name__}: {_shown(bug)}")
+    if isinstance(error, ExceptionGroup):
+        return OSError(outlined(error, _shown))
+    return OSError(f"dial failed: {type(error).__name__}: {_shown(error)}")
+
+
+def _shown(error: BaseException) -> str:
+    """Return the text of an exception, or only its class if the text may hold a password.
+
+    The errors of libraries for proxies may have the proxy's whole URL.
+    """
+    text = str(getattr(error, "strerror", None) or error)
+    return type(error).__name__ if holds_secret(text) else text
+
+
 def _why(error: OSError) -> str:
     """Return the operating system's error for each address that was tried."""
     inner = members(error.__cause__) if isinstance(error.__cause__, BaseExceptionGroup) else ()
     causes = [
-        os.strerror(each.errno) if each.errno and each.errno > 0 else each.strerror or str(each)
+        os.strerror(each.errno) if each.errno and each.errno > 0 else _shown(each)
         for each in (*inner, error)
         if isinstance(each, OSError)
     ]

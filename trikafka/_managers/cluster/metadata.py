@@ -35,6 +35,7 @@ from ...errors import (
     AuthenticationError,
     BootstrapError,
     BrokerResponseError,
+    ConfigurationError,
     HandshakeError,
     KafkaConnectionError,
     ProtocolError,
@@ -229,6 +230,7 @@ class Metadata:
                 address.
             AuthenticationError: A broker refused the credentials. Other addresses would refuse them
                 too.
+            ConfigurationError: The function ``dial`` has a bug, or raised this error.
             HandshakeError: A broker was reached, but the client's own credentials were not
                 available.
         """
@@ -236,8 +238,9 @@ class Metadata:
         responses, errors = await self._first_contact(names)
         if not responses:
             for error in errors:
-                # The other addresses would refuse the credentials too.
-                if isinstance(error, AuthenticationError):
+                # The other addresses would refuse the credentials too. A ConfigurationError is the
+                # fault of this program, such as a bug in its `dial`, and of no broker.
+                if isinstance(error, AuthenticationError | ConfigurationError):
                     raise error
                 # A broker was reached; the fault lies with the source of the credentials.
                 if isinstance(error, CredentialsUnavailableError):
