@@ -614,29 +614,36 @@ async def test_endpoint_in_trouble_is_retriable(status: int) -> None:
         assert (await tokens.token()).value == "x"
 
 
-async def test_refused_token_is_not_offered_again() -> None:
-    """It may have been revoked long before the end of its life."""
+async def test_refused_token_is_not_offered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been revoked long before the end of its life.
+
+    A broker may also refuse all tokens, so a new one costs a request at most every half minute.
+    """
+    now = 1_000.0
+    monkeypatch.setattr("trikafka._net.oauth.time.monotonic", lambda: now)
     said: list[bytes] = []
+    refuses = False
 
     async def ask(request: Any) -> Any:
         if isinstance(request, SaslHandshakeRequest):
             return SimpleNamespace(error_code=0)
-        said.append(bytes(request.auth_bytes))
-        code = 58 if len(said) == 2 else 0
+        said.append(bytes(request.auth_bytes).split(b"\1")[1].removeprefix(b"auth=Bearer token-"))
+        code = 58 if refuses else 0
         return SimpleNamespace(error_code=code, error_message="revoked", auth_bytes=b"")
 
     answers = [(200, {"access_token": f"token-{at}", "expires_in": 3600}) for at in range(3)]
-    with endpoint(*answers) as (url, _):
+    with endpoint(*answers) as (url, asked):
         authenticate = SaslAuthenticator(config(**oauth(url)))
         await authenticate(ask, NODE)
-        with pytest.raises(AuthenticationError, match="revoked"):
-            await authenticate(ask, NODE)
+        refuses = True
+        for at in (1_000, 1_029.9, 1_030, 1_031, 1_060.9, 1_061):
+            now = at
+            with pytest.raises(AuthenticationError, match="revoked"):
+                await authenticate(ask, NODE)
+        refuses = False
         await authenticate(ask, NODE)
-    assert [text.split(b"\1")[1] for text in said] == [
-        b"auth=Bearer token-0",
-        b"auth=Bearer token-0",
-        b"auth=Bearer token-1",
-    ]
+    assert said == [b"0", b"0", b"0", b"0", b"1", b"1", b"1", b"2"]
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(

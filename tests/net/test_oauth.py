@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import logging
+import math
 import re
 import socket
 import ssl
@@ -180,7 +181,17 @@ def jwt(claims: object) -> str:
     [
         (jwt({"exp": 2_000}), 800),
         (jwt({"exp": 999.5}), 0),
+        # By the clock of the endpoint, not by that of this machine.
+        (jwt({"exp": 10_300, "iat": 10_000}), 240),
+        (jwt({"exp": 800, "iat": 700}), 80),
+        (jwt({"exp": 2_000, "iat": "now"}), 800),
+        (jwt({"exp": 2_000, "iat": math.nan}), 800),
+        (jwt({"exp": 100, "iat": 200}), 0),
         (jwt({"exp": "soon"}), 240),
+        (jwt({"exp": math.inf}), 240),
+        (jwt({"exp": -math.inf}), 240),
+        (jwt({"exp": math.nan}), 240),
+        (jwt({"exp": 10**400}), 240),
         (jwt([1]), 240),
         ("a.\xff.b", 240),
         ("opaque", 240),
@@ -585,6 +596,10 @@ def test_missing_package_for_signing_is_named(monkeypatch: pytest.MonkeyPatch) -
         (
             {**JWT_BEARER, "sasl_oauth_assertion_file": "f", "sasl_oauth_client_id": "me"},
             "need each other",
+        ),
+        (
+            {"sasl_oauth_client_id": "a:b", "sasl_oauth_header_urlencode": False},
+            "sasl_oauth_client_id must not contain ':'",
         ),
         (
             {"sasl_oauth_token_provider": trio.sleep, "sasl_oauth_cafile": "ca.pem"},

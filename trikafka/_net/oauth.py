@@ -45,6 +45,8 @@ _TOO_SLOW, _TOO_MANY, _ITS_OWN_FAULT = 408, 429, 500
 #: Statuses of HTTP for a client that the endpoint does not know.
 _WRONG_CLIENT = (400, 401)
 _DEFAULT_LIFETIME = 300.0
+#: How long (seconds) a token is kept even if a broker refuses it.
+_KEPT_FOR = 30.0
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _log = logging.getLogger("trikafka.brokers")
 
@@ -61,6 +63,7 @@ class ClientCredentials:
         self._limit = config.socket_connection_setup_timeout_ms / 1000 * _SHARE
         self._token = OAuthToken("")
         # By time.monotonic:
+        self._received_at = 0.0
         self._renew_at = 0.0
         self._expires_at = 0.0
         self._system: ssl.SSLContext | None = None
@@ -118,10 +121,16 @@ class ClientCredentials:
             return self._token
 
     def refused(self, token: str) -> None:
-        """Forget a token that a broker has refused: the next authentication gets a new one."""
+        """Forget a token that a broker has refused: the next authentication gets a new one.
+
+        A token that was received in the last half minute is kept.
+        """
         # It may have been revoked, or its issuer has changed its keys. Kept, it would be offered
-        # and refused for the rest of its life.
-        if token == self._token.value:
+        # and refused for the rest of its life. If the broker refuses a token that is new, it
+        # probably refuses the next one, too. Without a lower bound each authentication, of each
+        # connection, would cost the endpoint a request.
+        old = time.monotonic() >= self._received_at + _KEPT_FOR
+        if token == self._token.value and old:
             self._token = OAuthToken("")
             self._expires_at = 0.0
 
@@ -143,7 +152,7 @@ class ClientCredentials:
         if isinstance(answer, TrikafkaError):
             raise answer
         self._token, lifetime = answer
-        now = time.monotonic()
+        self._received_at = now = time.monotonic()
         self._renew_at = now + lifetime * _RENEW_AFTER
         self._expires_at = now + lifetime
 
@@ -258,7 +267,7 @@ class ClientCredentials:
 
 
 def _life_of(token: str) -> float:
-    """Return the seconds until a token expires by its own claim, or the usual ones without it.
+    """Return the seconds until a token expires by its own claims, or the usual ones without them.
 
     An endpoint need not say ``expires_in`` (RFC 6749, section 5.1). Most tokens are JSON web
     tokens, which the brokers take for expired after the time of the claim ``exp``.
@@ -266,9 +275,16 @@ def _life_of(token: str) -> float:
     try:
         part = secret(token.split(".")[1])
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-        return max(0.0, float(claims["exp"]) - time.time())
+        expires = float(claims["exp"])
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return _DEFAULT_LIFETIME
+    # The endpoint's clock wrote both claims. This machine's clock may be wrong by more than the
+    # life of a token.
+    issued = math.nan
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        issued = float(claims.get("iat"))
+    life = expires - (issued if math.isfinite(issued) else time.time())
+    return max(0.0, life) if math.isfinite(life) else _DEFAULT_LIFETIME
 
 
 def _is_in_the_clear(url: str) -> bool:

@@ -409,6 +409,12 @@ class SecurityConfig:
             self.sasl_oauth_client_secret,
         )
         self._check_assertion(given)
+        if not self.sasl_oauth_header_urlencode and ":" in (self.sasl_oauth_client_id or ""):
+            # RFC 7617, section 2. The endpoint would take the rest of the id for the secret.
+            raise ConfigurationError(
+                "sasl_oauth_client_id must not contain ':' with sasl_oauth_header_urlencode=False: "
+                "the id ends at the first ':' of the header"
+            )
         if self.sasl_oauth_token_provider is not None:
             if any(part is not None for part in endpoint):
                 raise ConfigurationError(
