@@ -303,12 +303,12 @@ class Connection:
         # pass them. It does so from the first SASL request on, and not while a token is being
         # fetched, which may take long (`_ask_again`).
         #
-        # While the broker has not been asked, the session goes on: a token endpoint that is away for
-        # a moment must not cost the connection and what is in flight on it. So the credentials are
-        # asked for again, after a refusal less often. The broker closes a connection that is used
-        # after its session, so without credentials the connection ends at that time, even if the
-        # function for them hangs. The deadline ends with the first SASL request, which the broker
-        # may answer late.
+        # While the broker has not been asked, the session goes on: a token endpoint that is away
+        # for a moment must not cost the connection and what is in flight on it. So the credentials
+        # are asked for again, after a refusal less often. The broker closes a connection that is
+        # used after its session, so without credentials the connection ends at that time, even if
+        # the function for them hangs. The deadline ends with the first SASL request, which the
+        # broker may answer late.
         retry = Retry.to_reconnect(self._config)
         failure: TrikafkaError | None = None
         while True:
@@ -326,8 +326,8 @@ class Connection:
                 self._session.granted(authenticate, lifetime)
                 self._enter(ConnectionState.READY)
             except TrikafkaError as error:
-                # Not the class decides: a refusal of other brokers is raised without a request to
-                # this one (`Refusals`), and a function of the user may raise the same classes.
+                # The state decides, not the class: a refusal of other brokers is raised without a
+                # request to this one (`Refusals`), and the user's function may raise any class.
                 if self._state.current is not ConnectionState.READY:
                     self._break(error)
                     return
