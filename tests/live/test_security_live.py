@@ -232,10 +232,16 @@ async def test_plain_port_is_explained(secured: KafkaCluster) -> None:
 
 
 async def test_unknown_mechanism_names_the_offered_ones(secured: KafkaCluster) -> None:
+    class Conversation:
+        def first(self) -> bytes:
+            raise AssertionError("the broker does not offer it")
+
+        respond = first
+
     class Own:
         @trikafka.hooks.hookimpl
         def trikafka_sasl(self, mechanism: str) -> Any:
-            return (lambda node: None) if mechanism == "OWN" else None
+            return (lambda node: Conversation()) if mechanism == "OWN" else None
 
     settings = {**secured.client_settings("PLAIN"), "sasl_mechanism": "OWN", "plugins": [Own()]}
     with (

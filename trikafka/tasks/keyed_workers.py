@@ -50,9 +50,9 @@ class KeyedWorkers:
         #   and heartbeats and other tasks would wait for its end. So other tasks get a turn, before
         #   a record begins: in ready(), after which the caller checks once more whether the record
         #   may begin, or behind a record of the same key.
-        # * A handler may swallow its cancellation, and return as if its work was done. So a record
-        #   counts as done only if no cancellation has arrived when its handler returns. A handler
-        #   that ends its work in that very moment is called again for the record (at least once).
+        # * A record whose handler has returned is done, even if a cancellation has arrived meanwhile:
+        #   the work may have ended in that very moment. A handler that swallows its cancellation
+        #   says so, too. The cancellation is raised before the next record, which is not begun.
         self._concurrency = concurrency
         self._handle = handle
         self._window = max(WINDOW, concurrency)
@@ -120,7 +120,6 @@ class KeyedWorkers:
                 self.order.abandon(following.offset)
                 self.stop()
                 return
-            await trio.lowlevel.checkpoint_if_cancelled()
             following = self.order.done(following.offset)
             self._room.set()
             if following is not None:
