@@ -454,9 +454,10 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
             f"plugin {name}: {hook} is async; a hook is a plain function that returns an object"
         )
     if shape is not None and _is_class_of_such_objects(answer, shape):
+        made: str = answer.__name__  # type: ignore[attr-defined]
         raise PluginError(
-            f"plugin {name}: {hook} returned the class {answer.__name__}; it must return an "  # type: ignore[attr-defined]
-            f"object, such as {answer.__name__}()"  # type: ignore[attr-defined]
+            f"plugin {name}: {hook} returned the class {made}; it must return an object, such as "
+            f"{made}()"
         )
     if shape is not None and shape in _RENAMED:
         answer = _under_present_names(name, answer, shape)
@@ -476,8 +477,8 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         )
     if shape in (RebalanceListener, ExportRunner) and (plain := plain_methods(answer, shape)):
         raise PluginError(
-            f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(plain)} must be "
-            "`async def`"
+            f"plugin {name}: {hook} returned an object of {type(answer).__name__}, of which "
+            f"{', '.join(plain)} must be `async def`"
         )
     watching = (ProducerObserver, ConnectionObserver, MembershipObserver)
     points = frozenset[str]().union(*map(members_of, watching)) if shape is Observer else ()
@@ -485,8 +486,8 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         _warn_of_strange_methods(name, answer, {*points, *members_of(Observer)})
     if waits := [one for one in points if inspect.iscoroutinefunction(getattr(answer, one, None))]:
         raise PluginError(
-            f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(sorted(waits))} must "
-            "be plain functions"
+            f"plugin {name}: {hook} returned an object of {type(answer).__name__}, of which "
+            f"{', '.join(sorted(waits))} must be plain functions"
         )
     return answer
 

@@ -306,6 +306,7 @@ class NoMechanism:
             None,
             "PluginError: plugin 'SimpleNamespace': .* None, which .*: it has no first, respond",
         ),
+        (("user", "hidden"), "returned tuple, which is no mechanism: it has no first, respond$"),
         (NoMechanism(), "PluginError: plugin 'SimpleNamespace': .*: it has no first$"),
         (Mechanism("text"), "the mechanism returned str, not bytes$"),
         (Mechanism(None), r"the mechanism's first\(\) returned None$"),

@@ -375,7 +375,8 @@ async def test_hanging_listener_of_a_plugin_is_named(autojump_clock: MockClock) 
             "t", **given, group_id="g", max_poll_interval_ms=50_000, plugins=[Plugin()]
         ) as consumer:
             with pytest.raises(
-                KafkaTimeoutError, match=r"on_partitions_assigned of <plugin 'Plugin': listener, <"
+                KafkaTimeoutError,
+                match=r"on_partitions_assigned of <plugin 'Plugin': listener, Listener>",
             ):
                 await consumer.receive()
 

@@ -265,8 +265,8 @@ def _in_pem(
 
 def _present(context: ssl.SSLContext, config: ClientConfig) -> None:
     wrong = _load_key(context, config)
-    # The error is raised here, and not in _load_key(): there the errors of Python and OpenSSL, which
-    # keep the arguments of the call, such as a password, would be its context.
+    # The error is raised here, and not in _load_key(). There its context would be an error of Python
+    # or OpenSSL, which keeps the arguments of the call, such as a password.
     if wrong:
         keyfile, shown = config.ssl_keyfile, _shown(config.ssl_certfile or "")
         # The value of ssl_keyfile may be the key itself, so it is not shown.

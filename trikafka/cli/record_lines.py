@@ -414,7 +414,7 @@ def output_format(
 
 
 # Text is matched as text: in bytes, "[äö]" would be a set of four bytes, and match a part of "ü",
-# too. Bytes that are not UTF-8 have no characters, so they are matched with the bytes of the pattern.
+# too. Bytes that are not UTF-8 have no characters, so the bytes of the pattern are matched.
 def matching(pattern: str) -> Callable[[Record], bool]:
     """Return a function that returns whether a record matches.
 

@@ -299,7 +299,7 @@ class Handling:
         )
 
     def _is_no_fault(self, member: BaseException) -> bool:
-        """Return whether an error is a timeout or a failed transaction, not a fault of the record."""
+        """Return whether an error is a timeout or a failed transaction, no fault of the record."""
         return timeout_in(member) is not None or (
             self._in_transaction and failed_transaction(member) is not None
         )

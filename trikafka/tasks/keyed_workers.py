@@ -50,9 +50,10 @@ class KeyedWorkers:
         #   and heartbeats and other tasks would wait for its end. So other tasks get a turn, before
         #   a record begins: in ready(), after which the caller checks once more whether the record
         #   may begin, or behind a record of the same key.
-        # * A record whose handler has returned is done, even if a cancellation has arrived meanwhile:
-        #   the work may have ended in that very moment. A handler that swallows its cancellation
-        #   says so, too. The cancellation is raised before the next record, which is not begun.
+        # * A record whose handler has returned is done, even if a cancellation has arrived
+        #   meanwhile: the work may have ended in that very moment. A handler that swallows its
+        #   cancellation returns, too, so its record is done. The cancellation is raised before the
+        #   next record, which does not begin.
         self._concurrency = concurrency
         self._handle = handle
         self._window = max(WINDOW, concurrency)
@@ -60,7 +61,8 @@ class KeyedWorkers:
         self._nurseries: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
         self._room = trio.Event()
-        self._turn_began, self._turn_records = trio.current_time(), 0
+        self._turn_began = trio.current_time()
+        self._turn_records = 0
         self.stopped = False
 
     async def __aenter__(self) -> Self:
@@ -132,5 +134,6 @@ class KeyedWorkers:
             self._turn_records += 1
             await trio.lowlevel.checkpoint_if_cancelled()
             return
-        self._turn_began, self._turn_records = now, 0
+        self._turn_began = now
+        self._turn_records = 0
         await trio.lowlevel.checkpoint()

@@ -92,15 +92,18 @@ class Observers:
 async def _mechanism(plugin: str, factory: Callable[[Node], Any], node: Node) -> Any:
     """Return a plugin's mechanism for one authentication.
 
-    Raises :exc:`PluginError` if it is none.
+    Raises:
+        PluginError: The plugin's function returned no mechanism. The text does not show what it
+            returned, which may hold a password.
     """
     made = factory(node)
     if inspect.isawaitable(made):
         made = await made
     methods = ("first", "respond")
     if missing := [name for name in methods if not callable(getattr(made, name, None))]:
+        kind = "None" if made is None else type(made).__name__
         raise PluginError(
-            f"plugin {plugin}: the function of trikafka_sasl returned {made!r}, which is no "
+            f"plugin {plugin}: the function of trikafka_sasl returned {kind}, which is no "
             f"mechanism: it has no {', '.join(missing)}"
         )
     return made
@@ -214,7 +217,8 @@ class Context(SharedContext, Generic[Config]):
         plugin, factory = offered
         if not callable(factory):
             raise PluginError(
-                f"plugin {plugin}: trikafka_sasl returned {factory!r}, which cannot be called"
+                f"plugin {plugin}: trikafka_sasl returned {type(factory).__name__}, which "
+                "cannot be called"
             )
         return partial(_mechanism, plugin, factory)
 

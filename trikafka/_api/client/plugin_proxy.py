@@ -234,7 +234,8 @@ class GuardedListener(RebalanceListener):
     """A plugin's rebalance listener whose failures name it."""
 
     def __init__(self, listener: RebalanceListener, slot: PluginSlot) -> None:
-        self._name = f"<{slot.name('')[:-1]}, {listener!r}>"
+        # Not the plugin's own representation: it may have a password, and this one is logged.
+        self._name = f"<{slot.name('')[:-1]}, {type(listener).__name__}>"
         self._assigned = _async_method(listener, "on_partitions_assigned", slot)
         self._revoked = _async_method(listener, "on_partitions_revoked", slot)
         self._lost = _async_method(listener, "on_partitions_lost", slot)

@@ -28,8 +28,8 @@ from ...interfaces import CoordinatorManager
 from .poll_timer import PollTimer
 
 _log = logging.getLogger("trikafka.heartbeat")
-#: The seconds from a cooperative rebalance to the first heartbeat. Each later pause is twice as long
-#: as the one before, up to ``heartbeat_interval_ms``.
+#: The seconds from a cooperative rebalance to the first heartbeat. Each later pause is twice as
+#: long as the one before, up to ``heartbeat_interval_ms``.
 _FIRST_FOLLOW_UP = 0.05
 
 

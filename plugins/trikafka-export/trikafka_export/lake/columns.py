@@ -102,8 +102,8 @@ def table_type(type: pa.DataType, kind: str, where: str) -> pa.DataType:
         if kind == "delta" and (names := alike_names(type)) is not None:
             raise ConfigurationError(
                 f"{where} has fields that differ only in case, {names[0]!r} and {names[1]!r}, "
-                "which a Delta table cannot have: give a schema with one of them, or export to Parquet "
-                "files or an Iceberg table"
+                "which a Delta table cannot have: give a schema with one of them, or export to "
+                "Parquet files or an Iceberg table"
             )
         return pa.struct(
             [
