@@ -178,6 +178,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     _by_chance(item)
+    # pytest-trio looks for a clock among the arguments of the test itself. With a clock that only a
+    # fixture asks for, the test would run in real time, and pass or fail by the machine's speed.
+    if isinstance(item, pytest.Function):
+        for clock in {"autojump_clock", "mock_clock"} & set(item.fixturenames):
+            if clock not in item._fixtureinfo.argnames:
+                pytest.fail(f"a fixture uses {clock}: name it among the test's arguments, too")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -58,7 +58,7 @@ def test_seconds_are_recognized(time: int, hinted: bool) -> None:
 
 
 async def test_records_in_seconds_are_logged(
-    given: dict[str, Any], lines: Callable[[], list[str]]
+    autojump_clock: Clock, given: dict[str, Any], lines: Callable[[], list[str]]
 ) -> None:
     """Once for each topic; the records are written as they are."""
     async with trikafka.open_producer(linger_ms=0, **given) as producer:
@@ -75,7 +75,7 @@ async def test_records_in_seconds_are_logged(
 
 
 async def test_rows_in_seconds_are_logged(
-    given: dict[str, Any], lines: Callable[[], list[str]]
+    autojump_clock: Clock, given: dict[str, Any], lines: Callable[[], list[str]]
 ) -> None:
     table = pa.table({"value": [b"a", b"b"], "timestamp": [SECONDS, SECONDS]})
     async with trikafka.open_producer(**given) as producer:
@@ -84,7 +84,7 @@ async def test_rows_in_seconds_are_logged(
 
 
 async def test_look_ups_in_seconds_are_logged(
-    given: dict[str, Any], lines: Callable[[], list[str]]
+    autojump_clock: Clock, given: dict[str, Any], lines: Callable[[], list[str]]
 ) -> None:
     async with trikafka.open_consumer(**given) as consumer:
         for time in (0, 1, SECONDS * 1000):

@@ -79,6 +79,8 @@ async def test_snapshots_become_json(state: str, autojump_clock: Clock) -> None:
                 checked(client.statistics())
             for number in (0, 1):
                 await producer.send("t", b"x", partition=number)
+            while not consumer.assignment():
+                await consumer.receive_batch(timeout=0.1)
             await consumer.position(TopicPartition("t", 0))
             trouble(cluster, state)
             for second in range(40):

@@ -72,7 +72,9 @@ async def test_wrong_consumer_is_explained(
         )
 
 
-async def test_wrong_producer_is_explained(settings: dict[str, Any]) -> None:
+async def test_wrong_producer_is_explained(
+    autojump_clock: trio.testing.MockClock, settings: dict[str, Any]
+) -> None:
     async with trikafka.open_consumer(
         "orders", group_id="g", enable_auto_commit=False, **settings
     ) as consumer:
@@ -93,7 +95,9 @@ async def test_wrong_producer_is_explained(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "value", [pa.array([b"a"]), pa.chunked_array([[b"a"]]), [b"a"], {"value": [b"a"]}]
 )
-async def test_column_is_no_table(value: Any, settings: dict[str, Any]) -> None:
+async def test_column_is_no_table(
+    autojump_clock: trio.testing.MockClock, value: Any, settings: dict[str, Any]
+) -> None:
     """Arrow's own error was ``Cannot import schema:
 
     ArrowSchema describes non-struct type binary``.
@@ -201,7 +205,9 @@ def test_unopened_client_is_explained() -> None:
     assert (type(again), str(again)) == (NotOpenError, str(caught.value))
 
 
-async def test_clients_are_not_copied(settings: dict[str, Any]) -> None:
+async def test_clients_are_not_copied(
+    autojump_clock: trio.testing.MockClock, settings: dict[str, Any]
+) -> None:
     """Once, pickle named a class of kafka-python, and a copy was half a client."""
     async with (
         trikafka.open_consumer("orders", group_id="g", **settings) as consumer,
@@ -216,33 +222,43 @@ async def test_clients_are_not_copied(settings: dict[str, Any]) -> None:
                     duplicate(client)
 
 
-async def test_statistics_are_plain_values(settings: dict[str, Any]) -> None:
+async def test_statistics_are_plain_values(
+    autojump_clock: trio.testing.MockClock, settings: dict[str, Any]
+) -> None:
     """A program sends them to another process, or makes JSON of them."""
     async with (
         trikafka.open_consumer("orders", group_id="g", **settings) as consumer,
         trikafka.open_producer(**settings) as producer,
     ):
         await producer.send("orders", b"x")
+        while not consumer.assignment():
+            await consumer.receive_batch(timeout=0.1)
         await consumer.position(trikafka.TopicPartition("orders", 0))
         for found in (consumer.statistics(), producer.statistics()):
             assert pickle.loads(pickle.dumps(found)) == found
             assert dataclasses.asdict(found)["connections"]
 
 
-async def test_health_can_be_pickled(settings: dict[str, Any]) -> None:
+async def test_health_can_be_pickled(
+    autojump_clock: trio.testing.MockClock, settings: dict[str, Any]
+) -> None:
     """A program sends it to the process that answers its probes."""
     async with (
         trikafka.open_consumer("orders", group_id="g", **settings) as consumer,
         trikafka.open_share_consumer("orders", group_id="s", **settings) as queue,
         trikafka.open_producer(**settings) as producer,
     ):
+        while not consumer.assignment():
+            await consumer.receive_batch(timeout=0.1)
         await consumer.position(trikafka.TopicPartition("orders", 0))
         for client in (consumer, queue, producer):
             found: Any = client.health()
             assert pickle.loads(pickle.dumps(found)) == copy.deepcopy(found) == found
 
 
-async def test_value_that_is_not_bytes_is_explained(settings: dict[str, Any]) -> None:
+async def test_value_that_is_not_bytes_is_explained(
+    autojump_clock: trio.testing.MockClock, settings: dict[str, Any]
+) -> None:
     value: Any = {"id": 1}
     async with trikafka.open_producer(**settings) as producer:
         with pytest.raises(TypeError) as caught:

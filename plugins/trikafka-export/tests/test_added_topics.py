@@ -9,6 +9,7 @@ import pytest
 from export_sinks import LinesPlugin
 from test_flow import World, world
 from trikafka_export.plan import listed, topics_of
+from trio.testing import MockClock
 
 from trikafka import ConfigurationError, ExportError, check_export
 from trikafka.interfaces import ExportState
@@ -17,7 +18,7 @@ __all__ = ["world"]
 
 
 async def test_additional_topic_is_logged_once(
-    world: World, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Some users want it, others made a mistake."""
     await world.export(["t"])
@@ -33,7 +34,7 @@ async def test_additional_topic_is_logged_once(
 
 
 async def test_topics_exported_together_are_not_logged(
-    world: World, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.export(["t", "other"])
     world.cluster.append("other", 0, [b"x"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from test_flow import T0, T1, World
+from trio.testing import MockClock
 
 from trikafka import ExportError, TopicPartition
 from trikafka.testing import ScriptedCluster
@@ -17,7 +18,7 @@ WARNING = "topic 'other' does not exist: it is not exported"
 
 
 @pytest.fixture
-async def world(tmp_path: Path, autojump_clock: object) -> Any:
+async def world(tmp_path: Path, autojump_clock: MockClock) -> Any:
     async with ScriptedCluster(topics={"t": 2, "other": 1}) as cluster:
         made = World(cluster, tmp_path / "out")
         made.fill(0, 25)
@@ -27,7 +28,7 @@ async def world(tmp_path: Path, autojump_clock: object) -> Any:
 
 
 async def test_deleted_topic_is_not_committed(
-    world: World, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The group's offsets of the topic went with it, so committing them would fail."""
     await world.export(["t", "other"], group_id="g")
@@ -39,7 +40,9 @@ async def test_deleted_topic_is_not_committed(
     assert caplog.messages.count(WARNING) == 1
 
 
-async def test_deleted_topic_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_deleted_topic_is_logged_once(
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     await world.export(["t", "other"])
     async with world.exporter(["t", "other"], fail_on_data_loss=False) as exporter:
         world.cluster.delete_topic("other")
@@ -53,7 +56,9 @@ async def test_deleted_topic_is_logged_once(world: World, caplog: pytest.LogCapt
         assert len(told) == 1
 
 
-async def test_missing_topic_suggests_those_of_the_cluster(world: World) -> None:
+async def test_missing_topic_suggests_those_of_the_cluster(
+    autojump_clock: MockClock, world: World
+) -> None:
     with pytest.raises(ExportError, match="topic 'othr' does not exist; did you mean 'other'"):
         await world.export(["t", "othr"])
     assert not world.root.exists()

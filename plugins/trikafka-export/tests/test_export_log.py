@@ -10,6 +10,7 @@ import pytest
 import trio
 from test_flow import World
 from trikafka_export.shared_log import ExportLog, Reminders
+from trio.testing import MockClock
 
 import trikafka
 from trikafka import ExportIncompleteError
@@ -17,7 +18,7 @@ from trikafka.testing import ScriptedCluster
 
 
 @pytest.fixture
-async def world(tmp_path: Path, autojump_clock: object) -> Any:
+async def world(tmp_path: Path, autojump_clock: MockClock) -> Any:
     async with ScriptedCluster(topics={"t": 3}, nodes=2) as cluster:
         made = World(cluster, tmp_path / "out")
         cluster.move_leader("t", 0, 0)
@@ -37,7 +38,7 @@ def warnings(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
 
 
 async def test_dead_broker_is_logged_once(
-    autojump_clock: object, world: World, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.cluster.stop(1, noticed=False)
     with pytest.raises(ExportIncompleteError):
@@ -49,7 +50,7 @@ async def test_dead_broker_is_logged_once(
 
 
 async def test_partition_with_progress_is_logged_again(
-    autojump_clock: object, world: World, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.exporter("t", task_timeout_ms=10_000) as exporter:
         for outage in (1, 2, 3):
@@ -68,7 +69,7 @@ async def test_partition_with_progress_is_logged_again(
 
 
 async def test_clients_outside_of_exports_log_normally(
-    autojump_clock: object, world: World, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.cluster.stop(1, noticed=False)
     settings = {"bootstrap_servers": world.cluster.bootstrap_servers, "dial": world.cluster.dial}
@@ -132,7 +133,7 @@ def test_reminder_is_due_after_five_minutes() -> None:
 
 
 @pytest.mark.usefixtures("autojump_clock")
-async def test_exports_have_separate_logs(tmp_path: Path) -> None:
+async def test_exports_have_separate_logs(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with ScriptedCluster(topics={"t": 2}, nodes=2) as cluster:
         first, second = World(cluster, tmp_path / "a"), World(cluster, tmp_path / "b")
         async with (

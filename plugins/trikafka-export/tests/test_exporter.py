@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import trio
 from test_flow import World
+from trio.testing import MockClock
 
 from trikafka.testing import ScriptedCluster
 
 
 @pytest.fixture
-async def world(tmp_path: Path, autojump_clock: object) -> AsyncIterator[World]:
+async def world(tmp_path: Path, autojump_clock: MockClock) -> AsyncIterator[World]:
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         made = World(cluster, tmp_path / "out")
         made.fill(0, 25)
@@ -25,7 +26,7 @@ async def world(tmp_path: Path, autojump_clock: object) -> AsyncIterator[World]:
         yield made
 
 
-async def test_second_call_at_once_is_refused(world: World) -> None:
+async def test_second_call_at_once_is_refused(autojump_clock: MockClock, world: World) -> None:
     """The first goes on."""
     results: list[Any] = []
     planned = trio.Event()
@@ -44,7 +45,7 @@ async def test_second_call_at_once_is_refused(world: World) -> None:
     world.check_whole()
 
 
-async def test_cancelled_call_leaves_it_usable(world: World) -> None:
+async def test_cancelled_call_leaves_it_usable(autojump_clock: MockClock, world: World) -> None:
     async with world.exporter("t") as exporter:
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -54,7 +55,7 @@ async def test_cancelled_call_leaves_it_usable(world: World) -> None:
         assert (await exporter.run()).already_done
 
 
-async def test_closed_exporter_exports_no_more(world: World) -> None:
+async def test_closed_exporter_exports_no_more(autojump_clock: MockClock, world: World) -> None:
     """Its destination is no longer locked."""
     async with world.exporter("t") as exporter:
         pass

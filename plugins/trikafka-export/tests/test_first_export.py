@@ -13,6 +13,7 @@ from export_sinks import read_lines
 from lakes import make_lake
 from test_flow import T0, World
 from trikafka_export.command import _sentence
+from trio.testing import MockClock
 
 from trikafka import (
     ConfigurationError,
@@ -27,7 +28,7 @@ HOUR = 3_600_000
 
 
 @pytest.fixture
-async def world(tmp_path: Path, autojump_clock: object) -> Any:
+async def world(tmp_path: Path, autojump_clock: MockClock) -> Any:
     async with ScriptedCluster(topics={"t": 1, "other": 1}) as cluster:
         yield World(cluster, tmp_path / "out")
 
@@ -40,7 +41,7 @@ def values(world: World) -> list[str]:
     return sorted(row[2] for row in read_lines(world.root))
 
 
-async def test_added_partition_is_read_whole(world: World) -> None:
+async def test_added_partition_is_read_whole(autojump_clock: MockClock, world: World) -> None:
     """A nightly export from an hour ago: the partition is older than that."""
     add(world, 0, 10 * HOUR, b"first")
     await world.export(start=9 * HOUR)
@@ -51,7 +52,9 @@ async def test_added_partition_is_read_whole(world: World) -> None:
     assert values(world) == ["first", "night", "noon"]
 
 
-async def test_added_partition_begins_at_the_first_start(world: World) -> None:
+async def test_added_partition_begins_at_the_first_start(
+    autojump_clock: MockClock, world: World
+) -> None:
     """Also without a ``start`` in the later export."""
     add(world, 0, 10 * HOUR, b"first")
     await world.export(start=9 * HOUR)
@@ -63,7 +66,7 @@ async def test_added_partition_begins_at_the_first_start(world: World) -> None:
 
 
 async def test_quiet_first_export_keeps_its_start(
-    world: World, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is new at the first export: the second one must not begin at its own time."""
     add(world, 0, 5 * HOUR, b"old")
@@ -76,7 +79,7 @@ async def test_quiet_first_export_keeps_its_start(
     assert values(world) == ["noon"]
 
 
-async def test_start_to_come_is_refused(world: World) -> None:
+async def test_start_to_come_is_refused(autojump_clock: MockClock, world: World) -> None:
     """Microseconds would skip the whole log, for good; a destination keeps its first start."""
     add(world, 0, 5 * HOUR, b"old")
     for late in (4_000_000_000_000, 2**62):
@@ -86,7 +89,7 @@ async def test_start_to_come_is_refused(world: World) -> None:
     assert values(world) == ["old"]
 
 
-async def test_start_to_come_finds_late_records(world: World) -> None:
+async def test_start_to_come_finds_late_records(autojump_clock: MockClock, world: World) -> None:
     """A producer's clock may be ahead."""
     add(world, 0, 5 * HOUR, b"old")
     add(world, 0, 4_000_000_000_000, b"late")
@@ -95,7 +98,7 @@ async def test_start_to_come_finds_late_records(world: World) -> None:
     assert values(world) == ["late"]
 
 
-async def test_start_to_come_is_ignored_later(world: World) -> None:
+async def test_start_to_come_is_ignored_later(autojump_clock: MockClock, world: World) -> None:
     """A destination that is continued does not use it; a new topic would."""
     add(world, 0, 10 * HOUR, b"first")
     await world.export(start=9 * HOUR)
@@ -111,7 +114,11 @@ async def test_start_to_come_is_ignored_later(world: World) -> None:
     ("start", "warned"), [(1_769_860_800, True), (31_536_000_000, False), (63_072_000_000, False)]
 )
 async def test_early_start_is_used(
-    world: World, start: int, warned: bool, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock,
+    world: World,
+    start: int,
+    warned: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A date of 1971 or 1972, or seconds, with which the export has too much rather than less."""
     add(world, 0, start - 1, b"before")
@@ -125,7 +132,7 @@ async def test_early_start_is_used(
 
 
 async def test_silent_partition_is_not_called_quiet(
-    world: World, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A partition that timed out may have records since the start, which is stored all the same."""
     add(world, 0, 20 * HOUR, b"noon")
@@ -138,7 +145,7 @@ async def test_silent_partition_is_not_called_quiet(
     assert values(world) == ["noon"]
 
 
-async def test_gathered_records_keep_their_start(world: World) -> None:
+async def test_gathered_records_keep_their_start(autojump_clock: MockClock, world: World) -> None:
     """Records that wait for a larger file are not skipped by the next process."""
     add(world, 0, 9 * HOUR, b"waits")
     result = await world.export(start=9 * HOUR, min_records_per_file=10)
@@ -148,7 +155,7 @@ async def test_gathered_records_keep_their_start(world: World) -> None:
 
 
 async def test_new_topic_begins_at_its_own_start(
-    world: World, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     add(world, 0, 10 * HOUR, b"first")
@@ -160,7 +167,7 @@ async def test_new_topic_begins_at_its_own_start(
     assert "beside" in caplog.text
 
 
-async def test_offsets_for_an_added_partition(world: World) -> None:
+async def test_offsets_for_an_added_partition(autojump_clock: MockClock, world: World) -> None:
     """An offset that the caller names wins over the first export's time."""
     add(world, 0, 10 * HOUR, b"first")
     await world.export(start=9 * HOUR)
@@ -195,13 +202,15 @@ async def first_export(
         {"format": "delta", "value_format": "json"},
     ],
 )
-async def test_quiet_destination_stores_its_start(world: World, options: dict[str, str]) -> None:
+async def test_quiet_destination_stores_its_start(
+    autojump_clock: MockClock, world: World, options: dict[str, str]
+) -> None:
     assert (await first_export(world, **options)).positions == {T0: 1}
     plan = json.loads((world.root / "_trikafka" / "plan-000001.json").read_text())
     assert (plan["ranges"], plan["since"]) == ([], {"t": 9 * HOUR})
 
 
-async def test_start_is_kept_for_a_table_to_be(world: World) -> None:
+async def test_start_is_kept_for_a_table_to_be(autojump_clock: MockClock, world: World) -> None:
     """The first record shows the columns of the table, which keeps the partitions of the start."""
     options = {"format": "delta", "value_format": "json", "partition_by": "topic"}
     assert (await first_export(world, **options)).rows == 0
@@ -218,7 +227,7 @@ async def test_start_is_kept_for_a_table_to_be(world: World) -> None:
 
 
 async def test_quiet_table_without_columns_warns(
-    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The catalog decides where the table will be, so no folder can store the start yet."""
     lake = make_lake("iceberg", tmp_path)

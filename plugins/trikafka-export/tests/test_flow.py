@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 from export_sinks import LinesPlugin, LinesSink, names_in, read_lines
+from trio.testing import MockClock
 
 from trikafka import (
     ConfigurationError,
@@ -92,7 +93,7 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, autojump_clock: object) -> Any:
+async def world(tmp_path: Path, autojump_clock: MockClock) -> Any:
     async with ScriptedCluster(topics={"t": 2, "other": 1}) as cluster:
         made = World(cluster, tmp_path / "out")
         made.fill(0, 25)
@@ -104,7 +105,9 @@ def manifest_of(root: Path, number: int) -> Any:
     return json.loads((root / "_trikafka" / f"manifest-{number:06d}.json").read_text())
 
 
-async def test_second_export_writes_only_new_records(world: World) -> None:
+async def test_second_export_writes_only_new_records(
+    autojump_clock: MockClock, world: World
+) -> None:
     first = await world.export(max_records_per_file=10, group_id="g")
     assert (first.rows, len(first.files), first.already_done, first.resumed) == (
         32,
@@ -144,7 +147,9 @@ async def test_second_export_writes_only_new_records(world: World) -> None:
 
 
 @pytest.mark.parametrize("stage", ["planned", "writing", "written", "published", "committed"])
-async def test_killed_export_is_finished_by_the_next(world: World, stage: str) -> None:
+async def test_killed_export_is_finished_by_the_next(
+    autojump_clock: MockClock, world: World, stage: str
+) -> None:
     world.kill_at = stage
     with pytest.raises(Killed):
         await world.export(max_records_per_file=10, group_id="g")
@@ -162,7 +167,7 @@ async def test_killed_export_is_finished_by_the_next(world: World, stage: str) -
     assert [world.cluster.committed("g", tp).offset for tp in (T0, T1)] == [28, 7]  # type: ignore[union-attr]
 
 
-async def test_offsets_are_committed_after_a_kill(world: World) -> None:
+async def test_offsets_are_committed_after_a_kill(autojump_clock: MockClock, world: World) -> None:
     """A killed export published but did not commit.
 
     The next commits although there are no new records.
@@ -176,7 +181,9 @@ async def test_offsets_are_committed_after_a_kill(world: World) -> None:
     assert result.committed == {T0: 25, T1: 7}
 
 
-async def test_failed_commit_keeps_the_published_data(world: World) -> None:
+async def test_failed_commit_keeps_the_published_data(
+    autojump_clock: MockClock, world: World
+) -> None:
     """The error says that the data is published."""
     world.cluster.fail("OffsetCommit", 30)
     with pytest.raises(ExportError, match="published, but the offsets of group 'g'") as caught:
@@ -185,7 +192,9 @@ async def test_failed_commit_keeps_the_published_data(world: World) -> None:
     assert (await world.export(group_id="g")).already_done
 
 
-async def test_cancelled_export_is_finished_by_the_next(world: World) -> None:
+async def test_cancelled_export_is_finished_by_the_next(
+    autojump_clock: MockClock, world: World
+) -> None:
     with trio.CancelScope() as scope:
         await world.export(
             max_records_per_file=10,
@@ -196,7 +205,7 @@ async def test_cancelled_export_is_finished_by_the_next(world: World) -> None:
     world.check_whole()
 
 
-async def test_error_of_the_sink_is_unchanged(world: World) -> None:
+async def test_error_of_the_sink_is_unchanged(autojump_clock: MockClock, world: World) -> None:
     """The next export goes on."""
 
     def fail(index: int) -> None:
@@ -208,7 +217,7 @@ async def test_error_of_the_sink_is_unchanged(world: World) -> None:
     world.check_whole()
 
 
-async def test_concurrent_export_is_refused(world: World) -> None:
+async def test_concurrent_export_is_refused(autojump_clock: MockClock, world: World) -> None:
     async with LinesSink(world.root):
         with pytest.raises(ExportError, match=r"another export to .* is at work"):
             await world.export()
@@ -216,7 +225,7 @@ async def test_concurrent_export_is_refused(world: World) -> None:
     world.check_whole()
 
 
-async def test_empty_range_is_only_in_the_manifest(world: World) -> None:
+async def test_empty_range_is_only_in_the_manifest(autojump_clock: MockClock, world: World) -> None:
     """A range without records has no file."""
     world.cluster.append_batch("other", 0, control_batch(1, 0, commit=True, timestamp=0))
     result = await world.export(["t", "other"])
@@ -226,7 +235,9 @@ async def test_empty_range_is_only_in_the_manifest(world: World) -> None:
     assert (await world.export(["t", "other"])).already_done
 
 
-async def test_records_lost_to_retention_are_an_error(world: World) -> None:
+async def test_records_lost_to_retention_are_an_error(
+    autojump_clock: MockClock, world: World
+) -> None:
     """They are accepted with ``fail_on_data_loss=False``."""
     await world.export()
     world.fill(0, 10)
@@ -239,7 +250,7 @@ async def test_records_lost_to_retention_are_an_error(world: World) -> None:
     ]
 
 
-async def test_start_of_the_first_export_is_chosen(world: World) -> None:
+async def test_start_of_the_first_export_is_chosen(autojump_clock: MockClock, world: World) -> None:
     result = await world.export(start={T0: 20})
     assert [(file.planned.partition, file.planned.start) for file in result.files] == [
         (0, 20),
@@ -247,20 +258,22 @@ async def test_start_of_the_first_export_is_chosen(world: World) -> None:
     ]
 
 
-async def test_start_by_time_begins_at_that_time(world: World) -> None:
+async def test_start_by_time_begins_at_that_time(autojump_clock: MockClock, world: World) -> None:
     world.cluster.append("t", 0, [(None, b"young", 5_000_000_000_000)])
     result = await world.export(start=4_000_000_000_000)
     assert [(file.planned.partition, file.planned.start) for file in result.files] == [(0, 25)]
 
 
-async def test_another_cluster_is_refused(world: World) -> None:
+async def test_another_cluster_is_refused(autojump_clock: MockClock, world: World) -> None:
     await world.export()
     async with ScriptedCluster(topics={"t": 2}, cluster_id="elsewhere") as cluster:
         with pytest.raises(ExportError, match="from another cluster"):
             await World(cluster, world.root).export()
 
 
-async def test_topic_that_ends_too_early_is_refused(world: World) -> None:
+async def test_topic_that_ends_too_early_is_refused(
+    autojump_clock: MockClock, world: World
+) -> None:
     await world.export()
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         with pytest.raises(
@@ -269,7 +282,7 @@ async def test_topic_that_ends_too_early_is_refused(world: World) -> None:
             await World(cluster, world.root).export()
 
 
-async def test_missing_topic_is_named(world: World) -> None:
+async def test_missing_topic_is_named(autojump_clock: MockClock, world: World) -> None:
     """Nothing is left in the destination."""
     with pytest.raises(ExportError, match="topic 'nope' does not exist"):
         await world.export("nope")
@@ -292,7 +305,7 @@ async def test_missing_topic_is_named(world: World) -> None:
     ],
 )
 async def test_wrong_arguments_are_refused_early(
-    world: World, arguments: dict[str, Any], message: str
+    autojump_clock: MockClock, world: World, arguments: dict[str, Any], message: str
 ) -> None:
     """Nothing is written."""
     with pytest.raises(ConfigurationError, match=message):
@@ -300,6 +313,8 @@ async def test_wrong_arguments_are_refused_early(
     assert not world.root.exists()
 
 
-async def test_destination_without_a_plugin_is_named(world: World) -> None:
+async def test_destination_without_a_plugin_is_named(
+    autojump_clock: MockClock, world: World
+) -> None:
     with pytest.raises(PluginError, match="no plugin writes exports to 'teapot' destinations"):
         await export("t", "teapot://x", bootstrap_servers="localhost:1")
