@@ -210,7 +210,7 @@ class Text(Zlib):
         (Waits(), "codec 'gzip': compress is async"),
         (Identical(), "codec 'gzip': what it compresses cannot be read as gzip"),
         (Forgets(), "codec 'gzip': what it decompresses is not what was compressed"),
-        (Text(), "codec 'gzip': compress returned 'text', which is neither bytes"),
+        (Text(), "codec 'gzip': compress returned an object of type str, not bytes"),
     ],
 )
 async def test_wrong_codec_is_refused_at_opening(

@@ -25,7 +25,7 @@ T = TypeVar("T")
 REFUSED_FOR = 30.0
 #: The same where each dial has credentials of its own (a token, a ticket, the result of
 #: ``sasl_credentials``): the next ones may be good, and no account is locked.
-REFUSED_ANEW_FOR = 1.0
+REFUSED_TOKEN_FOR = 1.0
 #: How many attempts with a fixed password may be refused in REFUSED_FOR.
 MOST_REFUSED = 2
 #: A password that was accepted within this time (seconds) is taken to be good: attempts need not go
@@ -39,7 +39,7 @@ class Refusals:
 
     def __init__(self, config: ClientConfig) -> None:
         self._fixed = config.sasl_mechanism in _PASSWORDS and config.sasl_credentials is None
-        self._for = REFUSED_FOR if self._fixed else REFUSED_ANEW_FOR
+        self._for = REFUSED_FOR if self._fixed else REFUSED_TOKEN_FOR
         # By address: until when it is left alone, and why.
         self._of_brokers: dict[tuple[str, int], tuple[float, AuthenticationError]] = {}
         # The refusals since the last success.

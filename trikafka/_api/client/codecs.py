@@ -19,8 +19,6 @@ from ...interfaces.context import Buffer
 
 #: The samples of the check at opening: text that repeats, and no text.
 _SAMPLES = (b"trikafka " * 200 + bytes(range(256)), b"")
-#: The longest text of a value in an error.
-_MOST_TEXT = 80
 
 
 class GuardedCodec:
@@ -66,10 +64,10 @@ class GuardedCodec:
             return found
         if isinstance(found, memoryview) and found.c_contiguous:
             return found.cast("B")
-        text = repr(found)[:_MOST_TEXT]
+        # Not the object itself: it may be made of the records' values.
         raise PluginError(
-            f"{self.name}: {method} returned {text}, which is neither bytes, bytearray nor a "
-            "memoryview"
+            f"{self.name}: {method} returned an object of type {type(found).__name__}, not bytes, "
+            "bytearray or a contiguous memoryview"
         )
 
 
