@@ -17,12 +17,19 @@ import trustme
 from netting import config
 from test_tls import AUTHORITY, PEM, connect, echo, receive, server_context, serving
 
+from trikafka._net import tls_context
 from trikafka._net.security import Security
 from trikafka._net.tickets import Tickets
 from trikafka._net.tls import TlsTransport
 from trikafka._net.tls_context import TlsContexts
 from trikafka.errors import HandshakeError, KafkaConnectionError
 from trikafka.types import Node
+
+
+@pytest.fixture(autouse=True)
+def no_earlier_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the tickets of other tests, whose servers may have had the same port by chance."""
+    monkeypatch.setattr(tls_context, "_shared", tls_context._SharedContexts())
 
 
 class Session:
