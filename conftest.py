@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import gc
+import inspect
 import logging
 import random
 import re
@@ -182,7 +183,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     # fixture asks for, the test would run in real time, and pass or fail by the machine's speed.
     if isinstance(item, pytest.Function):
         for clock in {"autojump_clock", "mock_clock"} & set(item.fixturenames):
-            if clock not in item._fixtureinfo.argnames:
+            if clock not in inspect.signature(item.function).parameters:
                 pytest.fail(f"a fixture uses {clock}: name it among the test's arguments, too")
 
 

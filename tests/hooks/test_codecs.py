@@ -1,4 +1,4 @@
-"""Compression codecs of plugins: used instead of the built-in ones, checked, and named in errors."""
+"""Codecs of plugins: used instead of the built-in ones, checked, and named in errors."""
 
 from __future__ import annotations
 
