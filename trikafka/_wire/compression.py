@@ -9,8 +9,10 @@ could make of the input, and raises ``ValueError`` (:mod:`.records` turns it int
 from __future__ import annotations
 
 import struct
+import sysconfig
 from collections.abc import Callable, Mapping
-from typing import ClassVar, NamedTuple, Protocol
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import cramjam
 
@@ -25,6 +27,28 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
+
+
+# cramjam ignores that memory is read-only, so it could write into ``bytes``. A free-threaded Python
+# shares equal constants between threads, where this changed them. There cramjam refuses each
+# ``bytes`` and ``memoryview`` as output, a writable one, too. It takes an array of ctypes over the
+# same memory. The type of such an array takes 15 µs to make, hence the cache.
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    import ctypes
+
+    @lru_cache(64)
+    def _array_type(size: int) -> Any:
+        return ctypes.c_char * size
+
+    def _output(view: memoryview) -> Any:
+        """Return the memory of ``view`` as cramjam takes it for its output."""
+        return _array_type(len(view)).from_buffer(view)
+
+else:
+
+    def _output(view: memoryview) -> Any:
+        """Return the memory of ``view`` as cramjam takes it for its output."""
+        return view
 
 
 # A decompressed batch lives only until its records are copied into columns, but the columns that
@@ -150,9 +174,7 @@ class _Grower:
     guess learns from the last success.
     """
 
-    def __init__(
-        self, into: Callable[[Buffer, bytearray | memoryview], int], most_per_byte: int
-    ) -> None:
+    def __init__(self, into: Callable[[Buffer, Any], int], most_per_byte: int) -> None:
         self._into = into
         self._most_per_byte = most_per_byte
         self._ratio = 4.0
@@ -168,7 +190,7 @@ class _Grower:
         size = min(size, ceiling)
         if scratch is not None and len(room := scratch.room[:ceiling]) >= size:
             try:
-                written = self._into(data, room)
+                written = self._into(data, _output(room))
                 return self._learned(scratch.take(written), data, limit)
             except cramjam.DecompressionError:
                 pass  # too small, or corrupt: the attempt with memory of its own decides
@@ -284,7 +306,7 @@ def _write_lz4(view: memoryview, out: memoryview) -> int:
         block = view[start : start + _LZ4_BLOCK]
         begin, limit = end + 4, end + 4 + _lz4_bound(len(block))
         size = cramjam.lz4.compress_block_into(
-            block, out[begin:limit], mode="fast", store_size=False
+            block, _output(out[begin:limit]), mode="fast", store_size=False
         )
         if size >= len(block):  # the highest bit marks a block that is not compressed
             size = len(block)
