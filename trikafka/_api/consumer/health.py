@@ -52,7 +52,7 @@ class ConsumerHealth:
         throttled: Brokers whose quota makes the consumer wait now (KIP-219), with details. Not a
             reason: the consumer works, but slowly.
         metrics_push: The pushes of metrics (KIP-714), with the last failure and its time; ``None``
-            without pushes. Not a reason: the consumer works without them.
+            if they are switched off. Not a reason: the consumer works without them.
         behind_transactions: Partitions in which an open transaction has kept a read_committed
             consumer from newer records for ``stall_warning_ms``, with details. Not a reason: the
             transaction of another program is the cause, and a restart of this one is no cure.

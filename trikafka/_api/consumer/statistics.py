@@ -29,7 +29,7 @@ class ConsumerStatistics:
             for coordinators.
         connections: The state of each connection, and since when.
         throttled: The waits that brokers' quotas ask for (KIP-219), by broker id.
-        metrics_push: What is pushed to brokers, and when (KIP-714); ``None`` without pushes.
+        metrics_push: The pushes of metrics (KIP-714); ``None`` if they are switched off.
     """
 
     state: str

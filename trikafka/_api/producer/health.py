@@ -49,7 +49,7 @@ class ProducerHealth:
         throttled: Brokers whose quota makes the producer wait now (KIP-219), with details. Not a
             reason: the producer works, but slowly.
         metrics_push: The pushes of metrics (KIP-714), with the last failure and its time; ``None``
-            without pushes. Not a reason: the producer works without them.
+            if they are switched off. Not a reason: the producer works without them.
     """
 
     ok: bool

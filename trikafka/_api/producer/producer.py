@@ -95,7 +95,7 @@ class ProducerStatistics:
         batches_expired: Batches past ``delivery_timeout_ms``.
         connections: The state of each connection, and since when.
         throttled: The waits that brokers' quotas ask for (KIP-219), by broker id.
-        metrics_push: What is pushed to brokers, and when (KIP-714); ``None`` without pushes.
+        metrics_push: The pushes of metrics (KIP-714); ``None`` if they are switched off.
     """
 
     buffer_used: int

@@ -35,7 +35,7 @@ class ShareConsumerHealth:
         last_error: The last error of something that has not worked since.
         throttled: Brokers whose quota makes the client wait now (KIP-219).
         metrics_push: The pushes of metrics (KIP-714), what fails of them and since when; ``None``
-            without pushes. Not a reason: metrics do not concern the work of the client.
+            if they are switched off. Not a reason: metrics do not concern the work of the client.
     """
 
     ok: bool
@@ -70,7 +70,7 @@ class ShareConsumerStatistics:
         unreachable: The ids of brokers that cannot be reached or do not respond.
         connections: The state of each connection, and since when.
         throttled: The waits that brokers' quotas ask for (KIP-219), by broker id.
-        metrics_push: What is pushed to brokers, and when (KIP-714); ``None`` without pushes.
+        metrics_push: The pushes of metrics (KIP-714); ``None`` if they are switched off.
     """
 
     state: str
