@@ -5,8 +5,10 @@ They are run as written, except for addresses and groups.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import runpy
 import signal
 import sqlite3
 import subprocess
@@ -199,3 +201,12 @@ async def test_testing_example_needs_no_broker(tmp_path: Path) -> None:
     async with running("tested_consumer", "nowhere", tmp_path) as this:
         assert await this.ended() == 0
     assert this.lines == ["tested, 40.0 seconds later"]
+
+
+async def test_testing_example_runs_by_pytest(autojump_clock: Any) -> None:
+    """Its test takes the fixture of pytest-trio. Without that, it would wait in real time."""
+    names = runpy.run_path(str(ROOT / "examples" / "tested_consumer.py"))
+    (test,) = (function for name, function in names.items() if name.startswith("test_"))
+    assert list(inspect.signature(test).parameters) == ["autojump_clock"]
+    await test(autojump_clock)
+    assert trio.current_time() >= 40
