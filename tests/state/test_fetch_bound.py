@@ -87,7 +87,7 @@ class Brokers:
             brought += size
             order.remove(tp)
             order.append(tp)  # as in a session of the broker's
-            if not wanted.overtaken:
+            if partition.awaits_fetch(number, offset):
                 partition.fetched(offset + 1)
                 self.buffer.put(
                     CompletedFetch(partition, number, batch_of(size), None, offset + 1), node

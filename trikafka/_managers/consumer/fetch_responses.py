@@ -105,8 +105,11 @@ class FetchResponses:
         if response.error_code:
             raise from_code(response.error_code, f"Fetch from {node}", operation="Read")
         session.responded(response.session_id)
-        led_elsewhere = learn_leaders(
-            self._metadata, response.partitions, named_place, response.node_endpoints
+        refused = [part for part in response.partitions if part.error_code]
+        led_elsewhere = (
+            learn_leaders(self._metadata, refused, named_place, response.node_endpoints)
+            if refused
+            else frozenset()
         )
         # `news` decides whether the next fetch may follow at once (`Fetcher._fetch`). Only a change
         # counts: records, an error that makes the partition back off, a reset, another replica. A
@@ -121,10 +124,10 @@ class FetchResponses:
             if wanted is None:
                 # The request did not ask for this partition.
                 continue
-            if wanted.overtaken or self._plan.source_of(wanted.ticket.partition) not in (
-                None,
-                node.node_id,
-            ):
+            partition, number, offset = wanted.ticket
+            if not partition.awaits_fetch(number, offset) or self._plan.source_of(
+                partition
+            ) not in (None, node.node_id):
                 # This broker took long to respond, and the partition is fetched from another one by
                 # now.
                 news = True

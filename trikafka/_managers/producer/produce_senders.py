@@ -401,13 +401,11 @@ class Senders:
 
     def _handle_response(self, batches: list[ProducerBatch], response: ProduceResponse) -> None:
         """Give each batch its part of the response."""
-        parts, refused = {}, False
-        for each in response.partitions:
-            parts[each.topic, each.partition] = each
-            refused = refused or each.error_code != 0
+        parts = {(part.topic, part.partition): part for part in response.partitions}
+        refused = [part for part in response.partitions if part.error_code]
         # After a first refusal, batches of these partitions are sent to the new leaders at once.
         moved = (
-            learn_leaders(self._metadata, response.partitions, named_place, response.node_endpoints)
+            learn_leaders(self._metadata, refused, named_place, response.node_endpoints)
             if refused
             else frozenset()
         )

@@ -215,6 +215,10 @@ class AssignedPartition:
         """Return whether a request that began with ``ticket`` is still valid."""
         return ticket == self.ticket
 
+    def awaits_fetch(self, ticket: int, offset: int) -> bool:
+        """Return whether a fetch from ``offset`` is still of use; another broker may be quicker."""
+        return self.accepts(ticket) and offset == self.fetch_offset
+
     # Position.
 
     def located(self, offset: int, leader_epoch: int | None = None) -> None:

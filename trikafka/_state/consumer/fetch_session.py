@@ -38,12 +38,6 @@ class Wanted(NamedTuple):
     fetch_epoch: int
     topic_id: UUID | None
 
-    @property
-    def overtaken(self) -> bool:
-        """True once the result is useless: the position changed, or another broker was quicker."""
-        partition, number, offset = self.ticket
-        return not partition.accepts(number) or partition.fetch_offset != offset
-
 
 class SessionRequest(NamedTuple):
     """The contents of one Fetch request.
