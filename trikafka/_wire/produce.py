@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kafka.protocol.api_key import ApiKey
 
@@ -27,37 +28,24 @@ _PLAIN = struct.Struct(">ihqqqBBBBiB")
 Part = tuple[int, Sequence[Buffer]]
 
 
+@dataclass(slots=True)
 class ProducedPartition:
     """The broker's answer about one batch.
 
     ``base_offset`` and ``append_time`` are ``None`` where the broker does not state them.
+    ``refused`` has the records because of which the batch was refused, by their index in the batch,
+    with the message of each (v8, KIP-467). ``current_leader`` comes with the errors of a broker
+    that is not the leader (v10, KIP-951).
     """
 
-    __slots__ = (
-        "append_time",
-        "base_offset",
-        "current_leader",
-        "error_code",
-        "message",
-        "partition",
-        "refused",
-        "topic",
-    )
-
-    def __init__(
-        self, topic: str, partition: int, error_code: int, base_offset: int, append_time: int
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.error_code = error_code
-        self.base_offset = None if base_offset < 0 else base_offset
-        self.append_time = None if append_time < 0 else append_time
-        self.message: str | None = None
-        #: The records because of which the batch was refused, by their index in the batch, with the
-        #: message of each (v8, KIP-467).
-        self.refused: dict[int, str | None] = {}
-        #: With the errors of a broker that is not the leader (v10, KIP-951).
-        self.current_leader: LeaderIdAndEpoch | None = None
+    topic: str
+    partition: int
+    error_code: int
+    base_offset: int | None
+    append_time: int | None
+    message: str | None = None
+    refused: dict[int, str | None] = field(default_factory=dict)
+    current_leader: LeaderIdAndEpoch | None = None
 
 
 class ProduceResponse(RawResponse):
@@ -172,15 +160,27 @@ def _read_plain(body: Buffer) -> tuple[ProducedPartition, int] | None:
     if code or tags or rest != [1, 0, 0, 0]:
         return None
     try:
-        return ProducedPartition(
-            str(body[2 : end - 1], "utf-8"), partition, code, base, append_time
-        ), throttle
+        topic = str(body[2 : end - 1], "utf-8")
     except UnicodeDecodeError:
         return None
+    return _produced(topic, partition, code, base, append_time), throttle
+
+
+def _produced(
+    topic: str, partition: int, error_code: int, base_offset: int, append_time: int
+) -> ProducedPartition:
+    """Return the answer about one batch from the numbers of a response, where -1 means none."""
+    return ProducedPartition(
+        topic,
+        partition,
+        error_code,
+        None if base_offset < 0 else base_offset,
+        None if append_time < 0 else append_time,
+    )
 
 
 def _read_partition(reader: FieldReader, topic: str, version: int) -> ProducedPartition:
-    found = ProducedPartition(topic, *reader.unpack(_OUTCOME))
+    found = _produced(topic, *reader.unpack(_OUTCOME))
     if version >= 5:
         reader.take(8)  # where the log begins
     if version >= 8:
