@@ -12,7 +12,7 @@ from typing import TypeAlias
 import trio
 
 from ..._net.signal import Signal
-from ..._state.producer.batch_completion import Counters
+from ..._state.producer.batch_completion import BatchReports
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._state.seconds import seconds_hint
 from ...types import BatchEvent
@@ -33,63 +33,6 @@ async def settled(batch: ProducerBatch) -> None:
             await settled(part)
         if batch.parts:
             return
-
-
-class WatchedCounters(Counters):
-    """Counters that also report each event to observers."""
-
-    __slots__ = ("_watch",)
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    def sent(self, batch: ProducerBatch) -> None:
-        """Count a batch that is about to be sent, for the first time or again."""
-        Counters.sent(self, batch)
-        if batch.attempts:
-            self._notify_observers("batch_retried", batch, batch.attempts + 1)
-        self._notify_observers("batch_sent", batch, batch.attempts + 1)
-
-    def settled(self, batch: ProducerBatch) -> None:
-        """Count a batch whose records have their outcome."""
-        Counters.settled(self, batch)
-        self._notify_observers(
-            "batch_delivered" if batch.error is None else "batch_failed", batch, batch.attempts
-        )
-
-    def _notify_observers(self, point: str, batch: ProducerBatch, attempt: int) -> None:
-        error = batch.error if batch.error is not None else batch.last_error
-        age = trio.current_time() - batch.created
-        self._watch(
-            point,
-            BatchEvent(batch.topic, batch.partition, batch.count, batch.size, attempt, age, error),
-        )
-
-
-class TimestampLog:
-    """The log of records whose timestamps are probably in seconds: one line a topic.
-
-    The produce manager owns it.
-    """
-
-    def __init__(self) -> None:
-        self._topics: set[str] = set()
-
-    # Once a batch, since a look at each record would slow the fast path down. A program that gives
-    # seconds gives them for all records, so the latest time of the batch shows it.
-    def closed(self, batch: ProducerBatch) -> None:
-        """Check a batch that takes no more records."""
-        if batch.encoder is None or batch.topic in self._topics:
-            return
-        if (hint := seconds_hint(batch.encoder.max_timestamp)) is not None:
-            self._topics.add(batch.topic)
-            _log.warning(
-                "timestamps of records for topic %s were probably given in seconds, so retention "
-                "may delete these records at once: %s",
-                batch.topic,
-                hint,
-            )
 
 
 class _TopicFailures:
@@ -156,3 +99,54 @@ class FailureLog:
             if not self._held:
                 self.log_now()
             await trio.sleep(_PAUSE)
+
+
+class Reports(BatchReports):
+    """The reports of a producer's batches, to observers and to the log.
+
+    Args:
+        watch: Called for the observers; ``None`` without observers.
+        failures: The log of failed records; ``None``: they are reported otherwise.
+    """
+
+    def __init__(self, watch: Watch | None, failures: FailureLog | None) -> None:
+        self._watch = watch
+        self._failures = failures
+        # The topics of a warning about timestamps.
+        self._warned: set[str] = set()
+
+    # Once a batch, since a look at each record would slow the fast path down. A program that gives
+    # seconds gives them for all records, so the latest time of the batch shows it.
+    def closed(self, batch: ProducerBatch) -> None:
+        """Log once a topic that the timestamps of its records are probably in seconds."""
+        if batch.encoder is None or batch.topic in self._warned:
+            return
+        if (hint := seconds_hint(batch.encoder.max_timestamp)) is not None:
+            self._warned.add(batch.topic)
+            _log.warning(
+                "timestamps of records for topic %s were probably given in seconds, so retention "
+                "may delete these records at once: %s",
+                batch.topic,
+                hint,
+            )
+
+    def sent(self, batch: ProducerBatch) -> None:
+        """Report a batch that is about to be sent, for the first time or again."""
+        if self._watch is not None:
+            if batch.attempts:
+                self._watch("batch_retried", _event(batch, batch.attempts + 1))
+            self._watch("batch_sent", _event(batch, batch.attempts + 1))
+
+    def settled(self, batch: ProducerBatch) -> None:
+        """Report a batch whose records have their outcome."""
+        if batch.error is not None and self._failures is not None:
+            self._failures.failed(batch)
+        if self._watch is not None:
+            point = "batch_delivered" if batch.error is None else "batch_failed"
+            self._watch(point, _event(batch, batch.attempts))
+
+
+def _event(batch: ProducerBatch, attempt: int) -> BatchEvent:
+    error = batch.error if batch.error is not None else batch.last_error
+    age = trio.current_time() - batch.created
+    return BatchEvent(batch.topic, batch.partition, batch.count, batch.size, attempt, age, error)

@@ -51,7 +51,7 @@ from ...errors import (
 from ...hooks import renamed_member
 from ...interfaces import ClusterSnapshot, MetadataManager, Partitioner, ProduceManager, TopicInfo
 from ...types import BrokerLatency, TopicPartition
-from .outcomes import FailureLog, TimestampLog, Watch, WatchedCounters, settled
+from .outcomes import FailureLog, Reports, Watch, settled
 from .produce_senders import Senders
 from .producer_id import ProducerIds
 
@@ -135,10 +135,9 @@ class BatchProducing(Generic[Ack]):
                 failures, config.retry_backoff_ms, config.retry_backoff_max_ms
             ),
             on_work=self._senders.work_for,
-            on_failed=self._failures.failed if transaction is None else _reported_by_the_commit,
-            on_closed=TimestampLog().closed,
+            # The commit of a transaction reports its failures.
+            reports=Reports(watch, self._failures if transaction is None else None),
             partitioner=partitioner,
-            counters=None if watch is None else WatchedCounters(watch),
             keys=_key_rule(config),
             adaptive=config.partitioner_adaptive_partitioning_enable,
             is_in_rack=self._is_in_rack
@@ -508,7 +507,3 @@ def _missing(topic: str, info: TopicInfo | None, partition: int | None) -> Broke
         return no_topic(topic)
     detail = f"topic {topic!r} has {len(info.partitions)} partitions, and no partition {partition}"
     return from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
-
-
-def _reported_by_the_commit(batch: ProducerBatch) -> None:
-    """Do nothing: the commit of the transaction reports the failure."""

@@ -37,7 +37,7 @@ from ...errors import RecordTooLargeError
 from ...interfaces import Partitioner
 from ...types import Headers, UnsentRecord
 from ..arguments import HeaderPairs, as_bytes, check_headers, check_target, check_timestamp
-from .batch_completion import BatchCompletion, Counters, OldestBatch
+from .batch_completion import BatchCompletion, BatchReports, Counters, OldestBatch
 from .buffer_pool import BufferPool, Waiter
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
@@ -102,9 +102,7 @@ class Accumulator(Generic[Ack]):
     ``Ack`` is the type that ``append`` returns, a subclass of the record path's ``DeliveryHandle``.
 
     ``on_work(leader)`` is called when something may have become sendable to that broker. With
-    ``None`` the leader is not known. ``on_closed(batch)`` is called when a batch takes no more
-    records, ``on_failed(batch)`` when it has failed. All must be quick and must not call the
-    accumulator.
+    ``None`` the leader is not known. It must be quick and must not call the accumulator.
     """
 
     def __init__(
@@ -117,10 +115,8 @@ class Accumulator(Generic[Ack]):
         clock: Callable[[], float],
         delay: Callable[[int], float],
         on_work: Callable[[int | None], object],
-        on_failed: Callable[[ProducerBatch], object] = lambda batch: None,
-        on_closed: Callable[[ProducerBatch], object] = lambda batch: None,
+        reports: BatchReports | None = None,
         partitioner: Partitioner | None = None,
-        counters: Counters | None = None,
         keys: KeyRule = BY_MURMUR2,
         adaptive: bool = True,
         choose: random.Random | None = None,
@@ -132,12 +128,6 @@ class Accumulator(Generic[Ack]):
         self._on_work = on_work
         self._clock = clock
         self._blocked_since: BlockedSince = {}
-        counts = counters or Counters()
-
-        def closed(batch: ProducerBatch) -> None:
-            counts.closed(batch)
-            on_closed(batch)
-
         #: The identity, epochs and sequence numbers by which brokers know the producer.
         self.producer = producer
         self.pool = BufferPool(limits.buffer_memory)
@@ -157,7 +147,7 @@ class Accumulator(Generic[Ack]):
             self._blocked_since,
             clock,
             on_work=on_work,
-            on_closed=closed,
+            on_closed=lambda batch: self.completion.closed(batch),
         )
         #: The part that learns what became of batches.
         self.completion = BatchCompletion(
@@ -170,8 +160,7 @@ class Accumulator(Generic[Ack]):
             make_encoder=make_encoder,
             delay=delay,
             on_work=on_work,
-            on_failed=on_failed,
-            counters=counts,
+            reports=reports or BatchReports(),
         )
         # Read for each record, so kept without an indirection.
         self._batch_size = limits.batch_size
@@ -522,7 +511,7 @@ class Accumulator(Generic[Ack]):
                 break
             if batch is queue.open:
                 self._queues.close(queue)
-            self.completion.counters.sent(batch)
+            self.completion.sending(batch)
             queue.send(batch, node, self.producer, now)
             total += batch.size
             chosen.append(batch)

@@ -49,28 +49,21 @@ class Counters:
     batches_split: int = 0
     batches_expired: int = 0
 
+
+class BatchReports:
+    """The accumulator's reports about its batches. Here they do nothing; its owner overrides them.
+
+    Each must be quick, and must not call the accumulator.
+    """
+
     def closed(self, batch: ProducerBatch) -> None:
-        """Count the records of a batch that accepts no further ones."""
-        self.accepted += batch.count
+        """Report a batch that takes no more records."""
 
     def sent(self, batch: ProducerBatch) -> None:
-        """Count a batch that is about to be sent if it has been sent before."""
-        self.batches_retried += batch.attempts > 0
+        """Report a batch that is about to be sent, for the first time or again."""
 
     def settled(self, batch: ProducerBatch) -> None:
-        """Count the records of a batch that has its outcome."""
-        if batch.error is None:
-            self.delivered += batch.count
-        else:
-            self.failed += batch.count
-
-    def expired(self, batch: ProducerBatch) -> None:
-        """Count a batch that was not acknowledged in time."""
-        self.batches_expired += 1
-
-    def split(self) -> None:
-        """Count a batch that was split, since the broker refused it as a whole."""
-        self.batches_split += 1
+        """Report a batch whose records have their outcome."""
 
 
 class OldestBatch(NamedTuple):
@@ -119,19 +112,18 @@ class BatchCompletion:
         make_encoder: Returns an encoder for a part of a split batch.
         delay: Returns the seconds to back off after so many failures.
         on_work: Called with a broker when a batch may have become sendable to it.
-        on_failed: Called when a batch has failed.
-        counters: The counts of the outcomes.
+        reports: Called with each event of a batch.
     """
 
     __slots__ = (
         "_blocked_since",
         "_delay",
         "_make_encoder",
-        "_on_failed",
         "_on_work",
         "_pool",
         "_producer",
         "_queues",
+        "_reports",
         "_retries",
         "_timeout",
         "counters",
@@ -150,8 +142,7 @@ class BatchCompletion:
         make_encoder: Callable[[], BatchEncoder],
         delay: Callable[[int], float],
         on_work: Callable[[int | None], object],
-        on_failed: Callable[[ProducerBatch], object],
-        counters: Counters,
+        reports: BatchReports,
     ) -> None:
         self._queues = queues
         self._pool = pool
@@ -162,10 +153,22 @@ class BatchCompletion:
         self._make_encoder = make_encoder
         self._delay = delay
         self._on_work = on_work
-        self._on_failed = on_failed
-        self.counters = counters
+        self._reports = reports
+        self.counters = Counters()
         #: The error of the last failed attempt or batch; ``None`` after a later delivery.
         self.last_error: Exception | None = None
+
+    # --- before the responses ---------------------------------------------------------------------
+
+    def closed(self, batch: ProducerBatch) -> None:
+        """Count the records of a batch that takes no more."""
+        self.counters.accepted += batch.count
+        self._reports.closed(batch)
+
+    def sending(self, batch: ProducerBatch) -> None:
+        """Count a batch that is about to be sent if it has been sent before."""
+        self.counters.batches_retried += batch.attempts > 0
+        self._reports.sent(batch)
 
     # --- responses --------------------------------------------------------------------------------
 
@@ -278,7 +281,7 @@ class BatchCompletion:
         self._pool.memory.take(sum(part.size for part in parts))
         self._pool.give(size)
         queue.replace(batch, parts)
-        self.counters.split()
+        self.counters.batches_split += 1
         return parts
 
     def records_refused(
@@ -363,7 +366,7 @@ class BatchCompletion:
         self, queue: PartitionQueue, batch: ProducerBatch, error: DeliveryTimeoutError
     ) -> None:
         self._close(queue, batch)
-        self.counters.expired(batch)
+        self.counters.batches_expired += 1
         if batch.in_flight:
             batch.ignore_response()
             self._settle(batch, None, None, error)
@@ -524,11 +527,13 @@ class BatchCompletion:
             # batch gets an error of its own.
             error = error.of_records(batch.maybe_written)
         batch.settle(base_offset, append_time, error)
-        self.counters.settled(batch)
-        if error is not None:
+        if error is None:
+            self.counters.delivered += batch.count
+        else:
+            self.counters.failed += batch.count
             self.last_error = error
             self._producer.batch_failed(error)
-            self._on_failed(batch)
+        self._reports.settled(batch)
 
 
 def _waited_for(
