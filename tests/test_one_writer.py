@@ -110,7 +110,7 @@ NO_CONTAINERS = {"subscription", "accumulator"}
 #: Attributes of the compiled part that have no methods, and the one module that makes and changes
 #: them.
 PARTS = {
-    ("_state/producer/buffer_pool.py", "waiters"),
+    ("_state/producer/accumulator.py", "waiters"),
     ("_state/producer/accumulator.py", "topics"),
 }
 #: Ways around an assignment.

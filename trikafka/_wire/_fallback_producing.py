@@ -28,8 +28,8 @@ class BufferMemory:
     """The bytes of ``buffer_memory``: capacity, free bytes, and the callers that wait, in order.
 
     These are counted only here. :class:`Appender` takes bytes for the records that it puts into
-    open batches; all other code uses ``_state/producer/buffer_pool.py``. While any caller waits,
-    new calls get no memory.
+    open batches. While any caller waits, new calls get no memory. The accumulator alone adds and
+    removes waiters; ``set()`` wakes one to check again.
     """
 
     __slots__ = ("capacity", "free", "waiters")
@@ -44,8 +44,10 @@ class BufferMemory:
         self.free -= size
 
     def give(self, size: int) -> None:
-        """Free ``size`` bytes."""
+        """Free ``size`` bytes and wake the first waiter."""
         self.free += size
+        if self.waiters:
+            self.waiters[0].set()
 
 
 class OpenBatches:

@@ -36,6 +36,8 @@ cdef class BufferMemory:
 
     def give(self, Py_ssize_t size):
         self.free += size
+        if self.waiters:
+            self.waiters[0].set()
 
 
 cdef class OpenBatches:

@@ -188,7 +188,7 @@ class BatchProducing(Generic[Ack]):
     @property
     def waiting(self) -> int:
         """The number of tasks that wait for room."""
-        return self._accumulator.pool.waiting
+        return self._accumulator.waiting
 
     @property
     def append(self) -> Callable[[str, Any, Any, Any, int | None, int | None], Ack | None]:
@@ -292,11 +292,11 @@ class BatchProducing(Generic[Ack]):
         On cancellation nothing has been taken. Raises a retriable error when the topic or partition
         is gone, :exc:`trio.ClosedResourceError` when closed meanwhile.
         """
-        waiter, pool = _Waiter(), self._accumulator.pool
+        waiter = _Waiter()
         self._accumulator.add_waiter(waiter)
         try:
             while not self.closed:
-                if pool.is_first(waiter):
+                if self._accumulator.is_first_waiter(waiter):
                     taken = take()
                     if taken is not None:
                         return taken
@@ -305,7 +305,7 @@ class BatchProducing(Generic[Ack]):
                 await waiter.wait()
             raise trio.ClosedResourceError("the producer was closed")
         finally:
-            pool.leave(waiter)
+            self._accumulator.remove_waiter(waiter)
 
     def knows(self, topic: str, partition: int | None) -> bool:
         """Return whether the partition of a record is known, so that only room can be missing."""
@@ -330,7 +330,7 @@ class BatchProducing(Generic[Ack]):
         Callers that wait for room get :exc:`trio.ClosedResourceError`.
         """
         self.closed = True
-        self._accumulator.pool.wake(every=True)
+        self._accumulator.wake_waiters(every=True)
 
     def drop(self, error: Exception, at_most: float = math.inf, *, unsent: bool = False) -> bool:
         """Fail the records that have no outcome, including those in flight.
@@ -341,7 +341,7 @@ class BatchProducing(Generic[Ack]):
         room looks again.
         """
         if unsent:
-            self._accumulator.pool.wake()
+            self._accumulator.wake_waiters()
             return self._accumulator.abort_unsent(error, at_most) == at_most
         if isinstance(error, DeliveryTimeoutError):
             self._explain_delays()

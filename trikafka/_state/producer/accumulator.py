@@ -4,7 +4,7 @@ No I/O, no awaits.
 
 The accumulator takes records in and gives batches out. Beside it stand parts with one state each:
 
-- the buffer pool: ``buffer_memory`` and the callers waiting for it;
+- the buffer memory: the bytes of ``buffer_memory`` and the callers waiting for them;
 - the queues: the batches of each partition, grouped by topic, and the choice of a partition;
 - the completion: the meaning of responses, and of missing ones;
 - the producer's state: identity, epochs, sequence numbers, transaction.
@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..._wire import _implementation
 from ..._wire._format import HEADER_SIZE as BATCH_OVERHEAD
@@ -38,7 +38,6 @@ from ...interfaces import Partitioner
 from ...types import Headers, UnsentRecord
 from ..arguments import HeaderPairs, as_bytes, check_headers, check_target, check_timestamp
 from .batch_completion import BatchCompletion, BatchReports, Counters, OldestBatch
-from .buffer_pool import BufferPool, Waiter
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
 from .sequences import ProducerIdentity, ProducerState
@@ -96,6 +95,12 @@ class Taken(NamedTuple):
     next: int
 
 
+class Waiter(Protocol):
+    """A caller that waits for room. ``set`` is called when the caller is to check again."""
+
+    def set(self) -> object: ...
+
+
 class Accumulator(Generic[Ack]):
     """The batches of all partitions of one producer.
 
@@ -130,7 +135,7 @@ class Accumulator(Generic[Ack]):
         self._blocked_since: BlockedSince = {}
         #: The identity, epochs and sequence numbers by which brokers know the producer.
         self.producer = producer
-        self.pool = BufferPool(limits.buffer_memory)
+        self._memory = _implementation.current.BufferMemory(limits.buffer_memory)
         how = Partitioning(
             limits.batch_size,
             partitioner,
@@ -152,7 +157,7 @@ class Accumulator(Generic[Ack]):
         #: The part that learns what became of batches.
         self.completion = BatchCompletion(
             self._queues,
-            self.pool,
+            self._memory,
             producer,
             self._blocked_since,
             delivery_timeout=limits.delivery_timeout,
@@ -165,7 +170,6 @@ class Accumulator(Generic[Ack]):
         # Read for each record, so kept without an indirection.
         self._batch_size = limits.batch_size
         self._largest = limits.largest
-        self._memory = self.pool.memory
         #: The fast path for one record.
         self.appender: Any = _implementation.current.Appender(
             handle,  # type: ignore[arg-type]
@@ -191,7 +195,7 @@ class Accumulator(Generic[Ack]):
     @property
     def used(self) -> int:
         """The bytes of ``buffer_memory`` in use."""
-        return self.pool.used
+        return self._memory.capacity - self._memory.free
 
     @property
     def largest(self) -> int:
@@ -442,15 +446,37 @@ class Accumulator(Generic[Ack]):
             f"{what} of up to {size} bytes for {topic!r} is larger than {name} ({most}) allows"
         )
 
+    # First come, first served. Without this rule, a caller with a large record, or with rows of a
+    # table, could wait for ever while small records fill each gap. So new calls get no memory while
+    # any caller waits, and freed memory wakes only the first waiter. When that one leaves, served
+    # or cancelled, it wakes the next.
     def add_waiter(self, waiter: Waiter) -> None:
-        """Add ``waiter`` to the callers waiting for room.
+        """Add ``waiter`` behind the other callers waiting for room.
 
         While any caller waits, new calls get no room, and no batch lingers.
         """
-        lingered = not self.pool.exhausted
-        self.pool.add_waiter(waiter)
-        if lingered:
+        self._memory.waiters.append(waiter)
+        if self.waiting == 1:
             self.wake()
+
+    def remove_waiter(self, waiter: Waiter) -> None:
+        """Remove ``waiter`` and wake the waiter that is first now."""
+        self._memory.waiters.remove(waiter)
+        self.wake_waiters()
+
+    def is_first_waiter(self, waiter: Waiter) -> bool:
+        """Return whether it is the turn of ``waiter``."""
+        return self._memory.waiters[0] is waiter
+
+    def wake_waiters(self, *, every: bool = False) -> None:
+        """Wake the first waiter, or all waiters, to check again."""
+        for waiter in self._memory.waiters[: None if every else 1]:
+            waiter.set()
+
+    @property
+    def waiting(self) -> int:
+        """The number of callers waiting for room."""
+        return len(self._memory.waiters)
 
     def close_open(self) -> None:
         """Close all open batches, so that they are sent as soon as order allows."""
@@ -474,7 +500,7 @@ class Accumulator(Generic[Ack]):
 
         The time is not after ``now`` if a batch is due, and ``inf`` if none waits.
         """
-        linger = 0.0 if self.pool.exhausted else self._linger
+        linger = 0.0 if self._memory.waiters else self._linger
         earliest = math.inf
         for queue in self._queues.led_by(node):
             batch = self._sendable(queue, node)
@@ -499,7 +525,7 @@ class Accumulator(Generic[Ack]):
 
         ``limit``: the request's size in bytes. A queue that contributes a batch goes to the end.
         """
-        linger = 0.0 if self.pool.exhausted else self._linger
+        linger = 0.0 if self._memory.waiters else self._linger
         chosen: list[ProducerBatch] = []
         total = 0
         self._blocked_since.pop(_full(node), None)

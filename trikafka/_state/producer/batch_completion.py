@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..._wire.records import BatchEncoder
 from ...error_codes import ErrorCode
@@ -27,11 +27,13 @@ from ...errors import (
     from_code,
 )
 from ...types import UnsentRecord
-from .buffer_pool import BufferPool
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
 from .sequences import ProducerState
 from .topic_queues import PRODUCER_ID, BlockedSince, Queues, not_added
+
+if TYPE_CHECKING:
+    from ..._wire._fallback_producing import BufferMemory
 
 _COORDINATOR = "the transaction's coordinator"
 # The refusals of a batch's producer id, epoch or sequence number.
@@ -104,7 +106,7 @@ class BatchCompletion:
 
     Args:
         queues: The queues of the partitions.
-        pool: The memory of the accumulator.
+        memory: The memory of the accumulator.
         producer: The producer's identity, and whether it may renumber batches.
         blocked_since: The times since when batches cannot be sent, by cause.
         delivery_timeout: ``delivery_timeout_ms`` in seconds.
@@ -119,8 +121,8 @@ class BatchCompletion:
         "_blocked_since",
         "_delay",
         "_make_encoder",
+        "_memory",
         "_on_work",
-        "_pool",
         "_producer",
         "_queues",
         "_reports",
@@ -133,7 +135,7 @@ class BatchCompletion:
     def __init__(
         self,
         queues: Queues,
-        pool: BufferPool,
+        memory: BufferMemory,
         producer: ProducerState,
         blocked_since: BlockedSince,
         *,
@@ -145,7 +147,7 @@ class BatchCompletion:
         reports: BatchReports,
     ) -> None:
         self._queues = queues
-        self._pool = pool
+        self._memory = memory
         self._producer = producer
         self._blocked_since = blocked_since
         self._retries = retries
@@ -278,8 +280,8 @@ class BatchCompletion:
     ) -> list[ProducerBatch]:
         size = batch.size
         parts = batch.split(cuts, self._make_encoder)
-        self._pool.memory.take(sum(part.size for part in parts))
-        self._pool.give(size)
+        self._memory.take(sum(part.size for part in parts))
+        self._memory.give(size)
         queue.replace(batch, parts)
         self.counters.batches_split += 1
         return parts
@@ -513,7 +515,7 @@ class BatchCompletion:
             self._settle(batch, base_offset, append_time, error)
         queue.remove(batch)
         self._queues.removed_from(queue)
-        self._pool.give(batch.size)
+        self._memory.give(batch.size)
 
     def _settle(
         self,
