@@ -16,8 +16,8 @@ from ..._managers.commits.offset_messages import (
     read_fetched,
 )
 from ..._net.deadlines import RunningCall
-from ..._net.portions import portions
 from ..._state.group.member import Member
+from ..._wire.messages import portions
 from ...errors import (
     ErrorCode,
     IllegalStateError,

@@ -12,8 +12,8 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
 from ..._net.brokers import Brokers
 from ..._net.gather import all_of
-from ..._net.portions import portions
 from ..._state.seconds import seconds_hint
+from ..._wire.messages import portions
 from ...errors import DamagedResponseError, ErrorCode, TrikafkaError, from_code
 from ...errors.classes import combined
 from ...interfaces import Call, Found, MetadataManager

@@ -17,8 +17,8 @@ import trio
 from ..._net import reasons
 from ..._net.brokers import Brokers
 from ..._net.deadlines import RunningCall, run_call
-from ..._net.portions import PORTION, portions
 from ..._state.group.member import Member, MemberIdentity
+from ..._wire.messages import PORTION, portions
 from ...config import ClientConfig
 from ...error_codes import ErrorCode
 from ...errors import (

@@ -17,12 +17,12 @@ import trio
 
 from ..._net.deadlines import RunningCall
 from ..._net.gather import all_of
-from ..._net.portions import PORTION, portions
 from ..._net.reasons import WaitContext, adopt, failed
 from ..._net.retry import Retry
 from ..._net.signal import Signal
 from ..._state.consumer.assignment import AssignedPartition, Assignment
 from ..._state.consumer.subscription import Subscription
+from ..._wire.messages import PORTION, portions
 from ...config import ConsumerConfig
 from ...config.resets import OffsetReset
 from ...errors import NoOffsetForPartitionError, TrikafkaError
