@@ -296,13 +296,13 @@ class ExpiryWatch:
     request still waits. So a response that comes in time changes no deadline.
     """
 
-    def __init__(self, config: ClientConfig, listener: ConnectionListener | None = None) -> None:
+    def __init__(self, config: ClientConfig, listener: ConnectionListener) -> None:
         self.patience = trio.CancelScope()
         self.heard_at = -math.inf  # when the last response came
         self._idle_since = trio.current_time()
         self._idle_limit = config.connections_max_idle_ms / 1000
         self._request_timeout = config.request_timeout
-        self._listener = listener or NO_LISTENER
+        self._listener = listener
         self._silent = False  # True once a silence has been reported
         self._look_at = -math.inf  # when to check for a silence again
         # Its deadline is never after the first limit of any request.

@@ -62,7 +62,7 @@ def read_message(
     *,
     check_crcs: bool,
     limit: int,
-    codecs: compression.Codecs = compression.BY_ID,
+    codecs: compression.Codecs,
 ) -> Row | Messages:
     """Return the row of ``message``, one entry of a message set, or the messages inside it.
 

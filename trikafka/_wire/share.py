@@ -362,7 +362,7 @@ class ShareAcknowledgeMessage(_ShareRequest):
         epoch: int,
         acknowledgements: Acknowledgements,
         *,
-        renews: bool = False,
+        renews: bool,
     ) -> None:
         super().__init__(group, member, epoch, acknowledgements, renews)
 

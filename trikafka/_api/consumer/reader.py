@@ -196,7 +196,7 @@ class PartitionReader:
             self.deserializing = False
         return self._accept(fetch, batch, raw)
 
-    def next_batch_nowait(self, *, raw: bool = False) -> RecordBatch | None:
+    def next_batch_nowait(self, *, raw: bool) -> RecordBatch | None:
         """Return the next batch as :meth:`next_batch`, in this step.
 
         Raises :exc:`trio.WouldBlock` if async deserializers have to be called first.

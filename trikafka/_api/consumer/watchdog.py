@@ -61,10 +61,10 @@ class Watchdog(StallWatch):
         fetcher: FetchManager,
         invoker: RebalanceListenerInvoker,
         *,
-        membership: MembershipManager | None = None,
-        auto_commit: AutoCommit | None = None,
-        fetched_by: str | None = None,
-        held: Callable[[AssignedPartition], str | None] = lambda partition: None,
+        membership: MembershipManager | None,
+        auto_commit: AutoCommit | None,
+        fetched_by: str | None,
+        held: Callable[[AssignedPartition], str | None],
     ) -> None:
         limit = config.stall_warning_ms / 1000
         sources: list[Callable[[float], Iterator[Owed]]] = [

@@ -177,7 +177,7 @@ class Commits:
         brokers: Brokers,
         coordinators: CoordinatorManager,
         member: Member,
-        topics: OffsetTopics | None = None,
+        topics: OffsetTopics | None,
     ) -> None:
         self._config = config
         self._group = group

@@ -159,9 +159,7 @@ def sync_request(
     )
 
 
-def leave_request(
-    group: str, identity: MemberIdentity, reason: str = "the consumer is being closed"
-) -> LeaveGroupRequest:
+def leave_request(group: str, identity: MemberIdentity, reason: str) -> LeaveGroupRequest:
     """Return a LeaveGroup of one member.
 
     ``reason`` is for the broker's log and is cut to 255 characters (KIP-800).

@@ -119,8 +119,8 @@ class Senders:
         brokers: Brokers,
         metadata: MetadataManager,
         start_soon: StartSoon,
-        transaction: ProducerTransaction | None = None,
-        meter: Meter | None = None,
+        transaction: ProducerTransaction | None,
+        meter: Meter | None,
     ) -> None:
         self._config = config
         self._meter = meter

@@ -591,7 +591,7 @@ class Accumulator(Generic[Ack]):
         """Fail all batches, those in flight included; see :meth:`BatchCompletion.abort`."""
         return self.completion.abort(error, self._clock(), anonymous=anonymous, at_most=at_most)
 
-    def abort_unsent(self, error: Exception, at_most: float = math.inf) -> int:
+    def abort_unsent(self, error: Exception, at_most: float) -> int:
         """Fail the batches that were never sent; see :meth:`BatchCompletion.abort_unsent`."""
         return self.completion.abort_unsent(error, self._clock(), at_most)
 

@@ -446,7 +446,7 @@ class BatchCompletion:
         )
         return min(first, default=math.inf) + self._timeout
 
-    def abort_unsent(self, error: Exception, now: float, at_most: float = math.inf) -> int:
+    def abort_unsent(self, error: Exception, now: float, at_most: float) -> int:
         """Fail the batches that were never sent; return how many there were.
 
         A batch that was sent once gets its outcome from the brokers.
