@@ -166,8 +166,7 @@ class Commits:
     """The commits of ``member`` for ``group``.
 
     A member in no generation is a stand-alone committer. One that is joining may be in the next
-    generation already at the coordinator. ``topics`` has the topic ids of offsets; with ``None``
-    topics are identified by name.
+    generation already at the coordinator. ``topics`` has the topic ids of offsets.
     """
 
     def __init__(
@@ -177,7 +176,7 @@ class Commits:
         brokers: Brokers,
         coordinators: CoordinatorManager,
         member: Member,
-        topics: OffsetTopics | None,
+        topics: OffsetTopics,
     ) -> None:
         self._config = config
         self._group = group
@@ -216,7 +215,7 @@ class Commits:
         if not offsets:
             await trio.lowlevel.checkpoint()
             return
-        mine = _Commit(offsets, {} if self._topics is None else self._topics.of_positions(offsets))
+        mine = _Commit(offsets, self._topics.of_positions(offsets))
         began = self._member.identity
 
         async def attempt(call: RunningCall) -> None:
@@ -305,12 +304,8 @@ class Commits:
         if not failures:
             return
         failure = decisive(list(failures.values()))
-        if (
-            isinstance(failure, UnknownTopicOrPartitionError)
-            and failure.retriable
-            and self._topics is not None
-        ):
-            await self._look_again(call, self._topics, commit)
+        if isinstance(failure, UnknownTopicOrPartitionError) and failure.retriable:
+            await self._look_again(call, commit)
         # A refused identity is final only if the member still has it and no newer one is on its
         # way: then the group has moved on without the member. In two cases another attempt is
         # right. The member's identity has changed since the request was built. Or the new identity
@@ -385,19 +380,17 @@ class Commits:
             )
         return codes
 
-    async def _look_again(self, call: Call, topics: OffsetTopics, commit: _Commit) -> None:
+    async def _look_again(self, call: Call, commit: _Commit) -> None:
         """Refresh the topics, because the coordinator does not know a topic or partition.
 
         Raises an error that waiting cannot fix.
         """
-        await call.step("look up the topics", lambda: topics.look_again(commit.left))
+        await call.step("look up the topics", lambda: self._topics.look_again(commit.left))
         for failure in self._recreated(commit).values():
             raise failure
 
     def _recreated(self, commit: _Commit) -> dict[TopicPartition, BrokerResponseError]:
         """Return the errors of partitions whose topic was deleted and recreated."""
-        if self._topics is None:
-            return {}
         found = ((tp, self._topics.recreated(tp, commit.topics.get(tp))) for tp in commit.left)
         return {tp: error for tp, error in found if error is not None}
 
@@ -408,11 +401,10 @@ class Commits:
     ) -> dict[str, UUID | None]:
         """Return the topics' ids: the ``known`` ones of partitions, else those of the names."""
         ids: dict[str, UUID | None] = {}
-        if self._topics is not None:
-            for tp in tps:
-                topic_id = known.get(tp) or self._topics.current(tp.topic)
-                if ids.setdefault(tp.topic, topic_id) != topic_id:
-                    ids[tp.topic] = None  # no request can distinguish the two
+        for tp in tps:
+            topic_id = known.get(tp) or self._topics.current(tp.topic)
+            if ids.setdefault(tp.topic, topic_id) != topic_id:
+                ids[tp.topic] = None  # no request can distinguish the two
         return ids
 
     async def fetch_once(
@@ -454,7 +446,7 @@ class Commits:
         """Apply the error of a failed attempt to the coordinator."""
         if error.refresh_coordinator:
             self._coordinators.mark_unknown(self._group)
-        if isinstance(error, UnknownTopicOrPartitionError) and self._topics is not None:
+        if isinstance(error, UnknownTopicOrPartitionError):
             self._topics.request_update()
 
 
