@@ -248,10 +248,9 @@ class Connection:
         self._state.enter(ConnectionState.NEGOTIATING)
         check = check or MisroutingCheck(self._config)
         version, cluster_id, node_id = check.stated(self.node)
-        response = await self._ask(
+        response = await self.request(
             messages.api_versions_request(version, software_version, cluster_id, node_id),
-            version,
-            None,
+            version=version,
         )
         if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
             check.refused()
@@ -264,8 +263,8 @@ class Connection:
                 messages.ApiVersionsRequest.API_KEY, (0, 0)
             )
             version = min(offered[1], 3)
-            response = await self._ask(
-                messages.api_versions_request(version, software_version), version, None
+            response = await self.request(
+                messages.api_versions_request(version, software_version), version=version
             )
         self.versions = messages.version_ranges(response)
         self.features = messages.finalized_features(response)
@@ -399,13 +398,20 @@ class Connection:
             self._chosen[kind] = version
         return version
 
-    async def request(self, message: ApiMessage, response_timeout: float | None = None) -> Any:
-        """Send ``message`` in the newest common version and return its response.
+    async def request(
+        self,
+        message: ApiMessage,
+        response_timeout: float | None = None,
+        *,
+        version: int | None = None,
+    ) -> Any:
+        """Send ``message`` and return its response.
 
         Args:
             message: The request.
             response_timeout: The seconds after which a connection without the response counts as
                 dead; default: ``request_timeout_ms``.
+            version: The version of the request; default: the newest common one.
 
         Returns:
             The decoded response; ``None`` if the broker sends none, as for acks=0.
@@ -418,7 +424,37 @@ class Connection:
         On cancellation the connection stays usable. The request is not sent if no byte of it has
         been written; otherwise its response is dropped.
         """
-        return await self._ask(message, self._newest_common(message), response_timeout)
+        if version is None:
+            version = self._newest_common(message)
+        done = trio.Event()
+        # SASL requests take no slot: requests that wait for the authentication may have taken them
+        # all.
+        request = InFlightRequest(
+            lambda _: done.set(), waited_for=message.API_KEY not in SASL_REQUESTS
+        )
+        try:
+            # No checkpoint if a slot is free, so that requests are written in the order in which
+            # they were made.
+            if request.waited_for:
+                self._room.acquire_on_behalf_of_nowait(request)
+        except trio.WouldBlock:
+            waiting_for(f"its turn behind {_MOST_IN_FLIGHT} requests to {self.node}")
+            await self._room.acquire_on_behalf_of(request)
+        self._enqueue(request, message, version, response_timeout)
+        name = request.outgoing.api.removesuffix("Request")
+        throttled = (
+            ", which throttles this client" if self.throttled_until > trio.current_time() else ""
+        )
+        waiting_for(f"{name} to {self._peer}{throttled}")
+        try:
+            await done.wait()
+        except BaseException:
+            self._abandon(request)
+            raise
+        response = request.response() if request.size < LARGE else await decoded(request)
+        if throttle := request.late_throttle(response):
+            self.throttle(throttle, name)
+        return response
 
     def begin(
         self,
@@ -451,37 +487,6 @@ class Connection:
             raise trio.WouldBlock
         version = self._newest_common(message)
         self._enqueue(InFlightRequest(on_end, waited_for=False), message, version, response_timeout)
-
-    async def _ask(self, message: ApiMessage, version: int, response_timeout: float | None) -> Any:
-        done = trio.Event()
-        # SASL requests take no slot: requests that wait for the authentication may have taken them
-        # all.
-        request = InFlightRequest(
-            lambda _: done.set(), waited_for=message.API_KEY not in SASL_REQUESTS
-        )
-        try:
-            # No checkpoint if a slot is free, so that requests are written in the order in which
-            # they were made.
-            if request.waited_for:
-                self._room.acquire_on_behalf_of_nowait(request)
-        except trio.WouldBlock:
-            waiting_for(f"its turn behind {_MOST_IN_FLIGHT} requests to {self.node}")
-            await self._room.acquire_on_behalf_of(request)
-        self._enqueue(request, message, version, response_timeout)
-        name = request.outgoing.api.removesuffix("Request")
-        throttled = (
-            ", which throttles this client" if self.throttled_until > trio.current_time() else ""
-        )
-        waiting_for(f"{name} to {self._peer}{throttled}")
-        try:
-            await done.wait()
-        except BaseException:
-            self._abandon(request)
-            raise
-        response = request.response() if request.size < LARGE else await decoded(request)
-        if throttle := request.late_throttle(response):
-            self.throttle(throttle, name)
-        return response
 
     @trio.lowlevel.enable_ki_protection
     def _enqueue(
