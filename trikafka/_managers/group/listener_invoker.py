@@ -116,7 +116,7 @@ class RebalanceListenerInvoker:
     waiting receive runs the listeners. ``limit`` returns the rebalance timeout (seconds), which the
     group's protocol decides. The group goes on without a member that takes longer, so a listener
     method that takes longer is cancelled, and not called again. ``start_soon`` starts a task of the
-    client; without it every receive runs the listeners itself.
+    client.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RebalanceListenerInvoker:
         before_revoke: BeforeRevoke,
         wake: Callable[[], object],
         limit: Callable[[], float],
-        start_soon: StartSoon | None = None,
+        start_soon: StartSoon,
     ) -> None:
         self._before_revoke = before_revoke
         self._wake = wake
@@ -230,7 +230,7 @@ class RebalanceListenerInvoker:
                 # The change was withdrawn, or another task runs the listeners.
                 if self._posted is not posted or self._run is not None:
                     continue
-                if deadline == math.inf or self._start_soon is None:
+                if deadline == math.inf:
                     await self._serve(posted)
                     continue
                 run = self._run = _Run()
