@@ -6,6 +6,7 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
   manager (hook ``trikafka_request_manager``).
 * :mod:`.context`: the client as a plugin's factory sees it. :mod:`.state`, :mod:`.network` and
   :mod:`.cluster` hold the parts of the context.
+* :mod:`.assignors`: an assignor and its input (``trikafka_assignor``).
 * :mod:`.metrics`: what a client measures for its brokers.
 * :mod:`.listeners`: rebalance listeners and observers (``trikafka_rebalance_listener``,
   ``trikafka_observer``).
@@ -15,6 +16,12 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
 * :mod:`.command`: a subcommand of the command line (``trikafka_command``).
 """
 
+from .assignors import (
+    LastAssignment,
+    MemberSubscription,
+    OfferedAssignor,
+    SubscribesWithUserData,
+)
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
 from .command import Subcommand
 from .context import (
@@ -22,7 +29,6 @@ from .context import (
     CompressionCodec,
     ConsumerContext,
     MembershipNews,
-    OfferedAssignor,
     Partitioner,
     ProducerContext,
     ShareConsumerContext,
@@ -123,8 +129,10 @@ __all__ = [
     "FetchManager",
     "Found",
     "HeartbeatManager",
+    "LastAssignment",
     "LostRange",
     "ManagerKind",
+    "MemberSubscription",
     "MembershipManager",
     "MembershipNews",
     "MembershipObserver",
@@ -151,6 +159,7 @@ __all__ = [
     "Sink",
     "SinkReport",
     "Subcommand",
+    "SubscribesWithUserData",
     "TableLog",
     "TableRows",
     "TakenRows",

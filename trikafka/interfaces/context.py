@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 from ..config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
-from ..types import BatchEvent, MembershipEventKind, TopicPartition
+from ..types import BatchEvent, MembershipEventKind
+from .assignors import OfferedAssignor
 from .managers import (
     CommitManager,
     CoordinatorManager,
@@ -155,28 +156,6 @@ class ClientContext(Protocol):
         Args:
             async_fn: The function to run.
             args: Its positional arguments.
-        """
-
-
-class OfferedAssignor(Protocol):
-    """An assignor of ``partition_assignment_strategy`` (hook ``trikafka_assignor``)."""
-
-    name: str
-    cooperative: bool  #: whether members keep their partitions while they join again (KIP-429)
-
-    def assign(
-        self, members: Mapping[str, Any], partitions: Mapping[str, Sequence[int]]
-    ) -> Mapping[str, Sequence[TopicPartition]]:
-        """Return the partitions of each member.
-
-        The group's leader calls this method. It must be pure.
-
-        Args:
-            members: The subscription of each member, by member id.
-            partitions: The partition numbers of each topic.
-
-        Returns:
-            The assigned partitions by member id.
         """
 
 

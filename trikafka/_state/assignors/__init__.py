@@ -22,14 +22,12 @@ subscribes to nothing. They also keep partitions assigned that no longer exist.
 
 from __future__ import annotations
 
+from ...interfaces import LastAssignment, MemberSubscription, SubscribesWithUserData
 from .base import (
     AssignableTopics,
     Assignment,
     Assignor,
-    LastAssignment,
-    MemberSubscription,
     RebalanceProtocol,
-    SubscribesWithUserData,
     rebalance_protocol,
     transferring_ownership,
 )

@@ -8,30 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
-from ...interfaces import ClusterSnapshot
+from ...interfaces import ClusterSnapshot, MemberSubscription
 from ...types import TopicPartition
 
 #: Member id -> its partitions. Every member has an entry, also those without partitions.
 Assignment = dict[str, list[TopicPartition]]
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSubscription:
-    """The subscription of one member, as it was sent when the member joined.
-
-    ``owned`` and ``generation`` (-1: unknown) are the member's partitions before and their
-    generation. ``rack`` is the member's ``client_rack`` (``None``: unknown). ``user_data`` is the
-    data that its assignor of the same name added (see :class:`SubscribesWithUserData`).
-    """
-
-    topics: frozenset[str]
-    owned: tuple[TopicPartition, ...] = ()
-    generation: int = -1
-    instance_id: str | None = None
-    user_data: bytes | None = None
-    rack: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,20 +57,11 @@ class AssignableTopics(Mapping[str, Sequence[int]]):
         return len(self.partitions)
 
 
-@dataclass(frozen=True, slots=True)
-class LastAssignment:
-    """The last assignment of a member: by which assignor, in which generation."""
-
-    assignor: str
-    generation: int
-    partitions: tuple[TopicPartition, ...]
-
-
 class Assignor(Protocol):
     """An assignor of the classic protocol; plugins offer others (hook ``trikafka_assignor``).
 
-    An assignor that adds user data to the subscription is a :class:`SubscribesWithUserData` as
-    well.
+    An assignor that adds user data to the subscription is a
+    :class:`~trikafka.interfaces.SubscribesWithUserData` as well.
     """
 
     name: str
@@ -110,24 +84,6 @@ class Assignor(Protocol):
 
         Returns:
             Member id -> partitions, with an entry for every member.
-        """
-
-
-@runtime_checkable
-class SubscribesWithUserData(Protocol):
-    """An :class:`Assignor` that adds bytes to each member's subscription, for the leader."""
-
-    def user_data(self, topics: frozenset[str], last: LastAssignment | None) -> bytes | None:
-        """Return the user data of a member that subscribes to ``topics``.
-
-        Pure.
-
-        Args:
-            topics: the member's topics.
-            last: what this assignor assigned to the member last; ``None``: nothing so far.
-
-        Returns:
-            The bytes for the leader; ``None``: none.
         """
 
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
+from ...interfaces import MemberSubscription
 from ...types import TopicPartition
-from .base import MemberSubscription
 
 
 def worth_matching(

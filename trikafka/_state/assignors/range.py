@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
+from ...interfaces import MemberSubscription
 from ...types import TopicPartition
-from .base import Assignment, MemberSubscription, member_key, racks_of, subscribed
+from .base import Assignment, member_key, racks_of, subscribed
 from .java_order import map_order
 from .racks import worth_matching
 

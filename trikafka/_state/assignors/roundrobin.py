@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 
-from .base import Assignment, MemberSubscription, member_key, subscribed
+from ...interfaces import MemberSubscription
+from .base import Assignment, member_key, subscribed
 
 
 class RoundRobinAssignor:

@@ -11,15 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from ...interfaces import LastAssignment, MemberSubscription
 from ...types import TopicPartition
-from .base import (
-    Assignment,
-    LastAssignment,
-    MemberSubscription,
-    racks_of,
-    subscribed,
-    transferring_ownership,
-)
+from .base import Assignment, racks_of, subscribed, transferring_ownership
 from .java_order import grouped_order, map_order
 from .racks import Racks
 from .sticky_equal import EqualAssignment
