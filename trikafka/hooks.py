@@ -15,7 +15,7 @@ import inspect
 import logging
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -35,6 +35,7 @@ from .interfaces import (
     MembershipNews,
     MembershipObserver,
     Observer,
+    OfferedAssignor,
     ProduceManager,
     ProducerObserver,
     RebalanceListener,
@@ -59,6 +60,11 @@ _RENAMED: Mapping[type, Mapping[str, str]] = {
     MembershipNews: {"report": "tell"},
 }
 
+#: The contracts whose async methods must be `async def`.
+_ASYNC = (RebalanceListener, ExportRunner, Sink)
+#: The contracts of observers, which may have the methods of several.
+_WATCHING = (ProducerObserver, ConnectionObserver, MembershipObserver)
+
 hookspec = pluggy.HookspecMarker(PROJECT)
 #: Marks a function or method as the implementation of a hook.
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -82,11 +88,13 @@ class SharedContext(ABC):
 # * At registration: the hook exists, its arguments are a subset of the spec's, it is a plain
 #   function and no wrapper, and the plugin implements at least one hook. A plugin without a hook is
 #   nearly always a forgotten @hookimpl. pluggy would ignore it in silence.
-# * When a hook returns: the object has every member of its Protocol. Listeners must have `async
-#   def` methods and observers plain ones, since the first await, or the first coroutine that is
-#   never awaited, would come too late. An observer's method with an almost correct name is logged.
-# * Signatures and return values of methods are not checked here. A proxy around a replaced manager
-#   names the plugin when a method fails.
+# * When a hook returns: the object has every member of its Protocol, and its methods can be called
+#   with the Protocol's arguments. A method that the Protocol has as a plain function is not async,
+#   since its coroutine would never be awaited. Listeners, sinks and runners must have `async def`
+#   methods; a manager's plain method may return the awaitable of another object. An observer's
+#   method with an almost correct name is logged.
+# * Return values of methods are not checked here. A proxy around a replaced manager names the
+#   plugin when a method fails.
 #
 # pluggy calls the plugin that was registered last first. load_plugins() registers trikafka's own
 # parts, then entry points, then the setting `plugins`. For hooks with a single result (firstresult)
@@ -95,7 +103,12 @@ class SharedContext(ABC):
 class HookSpecs:
     """All hooks with their arguments.
 
-    An implementation may omit arguments that it does not use.
+    An implementation may omit arguments that it does not use. One with a default value may be
+    unknown to this release; the implementation gets the default then.
+
+    Where the first result counts, plugins are asked in this order: those of the setting ``plugins``
+    from the last to the first, then installed ones, then trikafka's own. Plugins behind the one
+    with a result are not asked.
     """
 
     @hookspec(firstresult=True)
@@ -117,8 +130,11 @@ class HookSpecs:
         All listeners are called: in order of registration on assignment, in reverse order on
         revocation.
 
+        A plugin's listener has no consumer to seek with. It sets the position of an assigned
+        partition by ``context.core.assignment.partitions[tp].located(offset)``.
+
         Args:
-            context: The consumer that opens.
+            context: The consumer that opens, a :class:`~trikafka.interfaces.ConsumerContext`.
 
         Returns:
             A listener, or ``None``.
@@ -212,14 +228,14 @@ class HookSpecs:
         """
 
     @hookspec(firstresult=True)
-    def trikafka_assignor(self, name: str) -> object | None:
+    def trikafka_assignor(self, name: str) -> OfferedAssignor | None:
         """Create the assignor with this name. The first result counts.
 
         Args:
             name: A name in ``partition_assignment_strategy``.
 
         Returns:
-            An :class:`~trikafka.interfaces.OfferedAssignor`, or ``None``.
+            The assignor, or ``None``.
         """
 
     @hookspec(firstresult=True)
@@ -416,6 +432,147 @@ def plain_methods(thing: object, shape: type) -> list[str]:
     )
 
 
+def async_methods(thing: object, shape: type) -> list[str]:
+    """Return the async methods of ``thing`` that ``shape`` declares as plain functions.
+
+    The coroutine of such a method would never be awaited.
+    """
+    return [
+        name
+        for name, promised, method in _methods(thing, shape)
+        if not inspect.iscoroutinefunction(promised) and inspect.iscoroutinefunction(method)
+    ]
+
+
+def unfit_methods(thing: object, shape: type) -> list[str]:
+    """Return a sentence for each method of ``thing`` that ``shape``'s arguments do not fit.
+
+    Such a method would fail only at its first call. A function written in C may have no signature,
+    and is not checked.
+    """
+    found = []
+    for name, promised, method in _methods(thing, shape):
+        if not callable(method):
+            found.append(f"{name} is {type(method).__name__}, and has to be a method")
+            continue
+        try:
+            # Not the signature of a function that a decorator has wrapped: the decorator may add
+            # arguments.
+            signature = inspect.signature(method, follow_wrapped=False)
+        except (TypeError, ValueError):
+            continue
+        try:
+            for positional, named in _calls_of(promised):
+                signature.bind(*positional, **named)
+        except TypeError as wrong:
+            found.append(
+                f"{name}{_shown(signature)} has to be {name}{_shown(_signature_of(promised))}: "
+                f"{wrong}"
+            )
+    return found
+
+
+def _methods(thing: object, shape: type) -> Iterator[tuple[str, Callable[..., Any], Any]]:
+    """Yield name, promised function and present value of the methods of ``shape``.
+
+    Methods that ``thing`` lacks are left out, and so are those that cannot be looked at.
+    """
+    for name in sorted(members_of(shape)):
+        promised = inspect.getattr_static(shape, name, None)
+        if not inspect.isfunction(promised):
+            continue
+        try:
+            method = getattr(thing, name, None)
+        except Exception:  # the failure is reported when the member is used
+            continue
+        if method is not None:
+            yield name, promised, method
+
+
+def _signature_of(promised: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a contract's function without ``self``."""
+    signature = inspect.signature(promised)
+    return signature.replace(parameters=[*signature.parameters.values()][1:])
+
+
+@cache
+def _calls_of(promised: Callable[..., Any]) -> tuple[tuple[list[None], dict[str, None]], ...]:
+    """Return the calls that a contract's function allows: with all arguments, and with the fewest.
+
+    The arguments are placeholders.
+    """
+    named = [
+        parameter
+        for parameter in _signature_of(promised).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    positional = [
+        parameter
+        for parameter in _signature_of(promised).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+
+    def is_needed(parameter: inspect.Parameter) -> bool:
+        return parameter.default is parameter.empty
+
+    return (
+        ([None] * len(positional), {each.name: None for each in named}),
+        (
+            [None for each in positional if is_needed(each)],
+            {each.name: None for each in named if is_needed(each)},
+        ),
+    )
+
+
+def _shown(signature: inspect.Signature) -> str:
+    """Return a signature without annotations and default values, which may be long or secret."""
+    parameters = [
+        parameter.replace(
+            annotation=parameter.empty,
+            default=parameter.empty if parameter.default is parameter.empty else ...,
+        )
+        for parameter in signature.parameters.values()
+    ]
+    text = str(inspect.Signature(parameters))
+    return text.replace("=Ellipsis", "=...")
+
+
+def check_takes(
+    function: Callable[..., object],
+    arguments: tuple[object, ...],
+    error: Callable[[str], Exception],
+    name: str,
+    *,
+    may_wait: bool = False,
+) -> None:
+    """Raise ``error`` if ``function`` cannot be called with ``arguments``.
+
+    An async function is an error, too, unless it ``may_wait``. A function written in C may have no
+    signature, and is not checked then.
+    """
+    if not may_wait and (
+        inspect.iscoroutinefunction(function)
+        or inspect.iscoroutinefunction(type(function).__call__)
+    ):
+        raise error(f"{name} is async, and has to be a plain function")
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as wrong:
+        count = "one argument" if len(arguments) == 1 else f"{len(arguments)} arguments"
+        raise error(
+            f"{name} cannot be called with {count}, it is {name_of(function)}{signature}: {wrong}"
+        ) from wrong
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Return the name of a function."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def _answers(
     manager: pluggy.PluginManager, hook: str, arguments: dict[str, object], *, first: bool
 ) -> list[tuple[str, object]]:
@@ -432,8 +589,10 @@ def _answers(
         if name != BUILTIN and isinstance(context := arguments.get("context"), SharedContext):
             given = {**arguments, "context": context.for_plugin(name)}
         try:
+            # pluggy passes no argument that has a default value in the implementation.
             answer = implementation.function(
-                *(given[argument] for argument in implementation.argnames)
+                *(given[argument] for argument in implementation.argnames),
+                **{each: given[each] for each in implementation.kwargnames if each in given},
             )
         except TrikafkaError:
             raise
@@ -448,48 +607,60 @@ def _answers(
 
 def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
     name, answer = given
+    who = f"plugin {name}: {hook}"
     if inspect.iscoroutine(answer):
         answer.close()
-        raise PluginError(
-            f"plugin {name}: {hook} is async; a hook is a plain function that returns an object"
-        )
-    if shape is not None and _is_class_of_such_objects(answer, shape):
-        made: str = answer.__name__  # type: ignore[attr-defined]
-        raise PluginError(
-            f"plugin {name}: {hook} returned the class {made}; it must return an object, such as "
-            f"{made}()"
-        )
-    if shape is not None and shape in _RENAMED:
+        raise PluginError(f"{who} is async; a hook is a plain function that returns an object")
+    if shape is None:
+        return answer
+    if shape in _RENAMED:
         answer = _under_present_names(name, answer, shape)
-    if shape is not None and (missing := missing_members(answer, shape)):
-        raise PluginError(
-            f"plugin {name}: {hook} returned {type(answer).__name__}, which is no "
-            f"{shape.__name__}: it has no {', '.join(missing)}"
-        )
+    check_shape(who, answer, shape, methods=name != BUILTIN)
     # A text is a collection of letters.
     if shape is Collection and (
         not isinstance(answer, Collection)
         or isinstance(answer, str | bytes)
         or not all(isinstance(each, str) for each in answer)
     ):
-        raise PluginError(
-            f"plugin {name}: {hook} returned {answer!r}, which is no collection of names"
-        )
-    if shape in (RebalanceListener, ExportRunner) and (plain := plain_methods(answer, shape)):
-        raise PluginError(
-            f"plugin {name}: {hook} returned an object of {type(answer).__name__}, of which "
-            f"{', '.join(plain)} must be `async def`"
-        )
-    watching = (ProducerObserver, ConnectionObserver, MembershipObserver)
-    points = frozenset[str]().union(*map(members_of, watching)) if shape is Observer else ()
+        raise PluginError(f"{who} returned {answer!r}, which is no collection of names")
     if shape is Observer:
-        _warn_of_strange_methods(name, answer, {*points, *members_of(Observer)})
-    if waits := [one for one in points if inspect.iscoroutinefunction(getattr(answer, one, None))]:
-        raise PluginError(
-            f"plugin {name}: {hook} returned an object of {type(answer).__name__}, of which "
-            f"{', '.join(sorted(waits))} must be plain functions"
-        )
+        _warn_of_strange_methods(name, answer, frozenset().union(*map(members_of, _WATCHING)))
     return answer
+
+
+def check_shape(who: str, answer: object, shape: type, *, methods: bool = True) -> None:
+    """Raise :exc:`PluginError` if a plugin's object does not meet a contract.
+
+    Args:
+        who: The plugin, and the function that returned the object.
+        answer: The object.
+        shape: The contract.
+        methods: Whether to check how methods can be called.
+    """
+    if _is_class_of_such_objects(answer, shape):
+        made: str = answer.__name__  # type: ignore[attr-defined]
+        raise PluginError(
+            f"{who} returned the class {made}; it must return an object, such as {made}()"
+        )
+    if type(answer) is not shape and (missing := missing_members(answer, shape)):
+        raise PluginError(
+            f"{who} returned {type(answer).__name__}, which is no {shape.__name__}: it has no "
+            f"{', '.join(missing)}"
+        )
+    if methods:
+        _check_methods(who, answer, shape)
+
+
+def _check_methods(who: str, answer: object, shape: type) -> None:
+    """Raise :exc:`PluginError` for methods that cannot be called as the contract says."""
+    what = f"{who} returned an object of {type(answer).__name__}, of which"
+    if shape in _ASYNC and (plain := plain_methods(answer, shape)):
+        raise PluginError(f"{what} {', '.join(plain)} must be `async def`")
+    contracts = _WATCHING if shape is Observer else (shape,)
+    if waits := {name for each in contracts for name in async_methods(answer, each)}:
+        raise PluginError(f"{what} {', '.join(sorted(waits))} must be plain functions")
+    if unfit := [text for each in contracts for text in unfit_methods(answer, each)]:
+        raise PluginError(f"{what} {unfit[0]}")
 
 
 def _is_class_of_such_objects(answer: object, shape: type) -> bool:
@@ -593,14 +764,16 @@ def _may_be_none(shape: type, name: str) -> bool:
 
 @cache
 def members_of(shape: type) -> frozenset[str]:
-    """Return the names of the public members of a contract."""
+    """Return the names of the public members of a contract, and those that enter and leave it."""
     names = {
         name
         for base in shape.__mro__
         if base.__module__ != "typing"
         for name in (*vars(base), *_annotations(base))
     }
-    return frozenset(name for name in names if not name.startswith("_"))
+    return frozenset(
+        name for name in names if not name.startswith("_") or name in ("__aenter__", "__aexit__")
+    )
 
 
 def _annotations(base: type) -> dict[str, object]:
@@ -641,7 +814,8 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -
     try:
         manager.register(plugin, name)
     except (pluggy.PluginValidationError, ValueError) as error:
-        raise PluginError(f"plugin {_name(plugin, name)} is wrong: {error}") from error
+        why = _unknown_argument(manager, plugin) or error
+        raise PluginError(f"plugin {_name(plugin, name)} is wrong: {why}") from error
     callers = manager.get_hookcallers(plugin)
     if not callers:
         raise PluginError(
@@ -667,6 +841,29 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -
                     f"plugin {_name(plugin, name)} is wrong: {caller.name} is a wrapper, a hook "
                     "is a plain function"
                 )
+
+
+def _unknown_argument(manager: pluggy.PluginManager, plugin: object) -> str | None:
+    """Return a sentence about an argument that a hook does not have, if a plugin's has one."""
+    for name in dir(plugin):
+        if (options := manager.parse_hookimpl_opts(plugin, name)) is None:
+            continue
+        hook = options.get("specname") or name
+        if (spec := vars(HookSpecs).get(hook)) is None:
+            continue
+        known = [*_signature_of(spec).parameters]
+        for parameter in inspect.signature(getattr(plugin, name)).parameters.values():
+            needed = parameter.default is parameter.empty and parameter.kind in (
+                parameter.POSITIONAL_ONLY,
+                parameter.POSITIONAL_OR_KEYWORD,
+            )
+            if needed and parameter.name not in (*known, "self"):
+                return (
+                    f"{hook} has no argument {parameter.name!r}; it has "
+                    f"{', '.join(known) or 'none'}. If another release has {parameter.name!r}, "
+                    f"write {parameter.name}=None"
+                )
+    return None
 
 
 def _check_hooks_exist(manager: pluggy.PluginManager) -> None:

@@ -284,10 +284,30 @@ def test_wrong_command_hook_hides_no_other_command(tmp_path: Path) -> None:
     assert trikafka("topics", "--help", environment=environment).err == ""
 
 
+def test_wrong_subcommand_hides_no_other(tmp_path: Path) -> None:
+    wrong = {
+        "spaced": ("'two words', '', hello", "name is 'two words'; it must be a word"),
+        "number": ("5, '', hello", "name is 5; it must be a word"),
+        "silent": ("'silent', None, hello", "help is None; it must be a sentence"),
+        "made": ("'made', '', 5", "load is 5; it must be a function that returns the click"),
+    }
+    source = COMMANDS + "".join(
+        f"\n{name} = SimpleNamespace(trikafka_command=hookimpl(lambda: Subcommand({given})))"
+        for name, (given, _) in wrong.items()
+    )
+    points = {name: f"toy_commands:{name}" for name in wrong} | {"toys": "toy_commands"}
+    environment = install(tmp_path, "trikafka", points, toy_commands=source)
+    ended = trikafka("--help", environment=environment)
+    assert ended.code == 0
+    for name, (_, text) in wrong.items():
+        assert f"a command of plugin '{name}' is missing: its Subcommand's {text}" in ended.err
+    assert trikafka("hello", environment=environment).out == b"hello\n"
+
+
 def test_plugins_command_of_a_taken_name_is_named(tmp_path: Path) -> None:
     source = COMMANDS + (
         'again = SimpleNamespace(trikafka_command=hookimpl(lambda: Subcommand("hello", "", hello)))'
-        '\ntopics = SimpleNamespace(trikafka_command=hookimpl(lambda: Subcommand("topics", "", 5)))'
+        '\ntopics = SimpleNamespace(trikafka_command=hookimpl(lambda: Subcommand("topics", "", hello)))'
     )
     points = {name: f"toy_commands:{name}" for name in ("again", "topics")} | {
         "toys": "toy_commands"

@@ -23,7 +23,15 @@ def swapped(data):
 
 @hookimpl
 def trikafka_value_format(name):
-    return {"swap": swapped, "wrong": 5}.get(name)
+    return {
+        "swap": swapped, "wrong": 5, "waits": waits, "late": lambda data: waits(data), "two": two
+    }.get(name)
+
+async def waits(data):
+    return 5
+
+def two(data, more):
+    return 5
 """
 
 
@@ -55,6 +63,18 @@ def test_plugin_decodes_values(capsys: pytest.CaptureFixture[str]) -> None:
         assert json.loads(form(record(b"\xff")))["value"] == {"base64": "/w=="}
         assert raw(record(b"\xff")) == b"\xff\n"
     assert capsys.readouterr().err.count("Warning: swap: UnicodeDecodeError") == 1
+
+
+@pytest.mark.usefixtures("_toy")
+def test_async_decoder_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    who = "plugin 'toy_formats': the function of trikafka_value_format for "
+    with pytest.raises(PluginError, match=f"^{who}'waits' is async, and has to be a plain"):
+        chosen("waits")
+    with pytest.raises(PluginError, match=f"^{who}'two' cannot be called with one argument"):
+        chosen("two")
+    form = json_format(value=chosen("late"))
+    assert json.loads(form(record(b"Ab")))["value"] == "Ab"
+    assert "late: TypeError('the function is async" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_toy")

@@ -206,8 +206,15 @@ class Text(Zlib):
             "trikafka_compression returned Renamed, which is no CompressionCodec: it has no "
             "decompress",
         ),
-        (Short(), "codec 'gzip': decompress cannot be called with 2 arguments"),
-        (Waits(), "codec 'gzip': compress is async"),
+        (
+            Short(),
+            r"trikafka_compression returned an object of Short, of which decompress\(data\) has to "
+            r"be decompress\(data, limit\)",
+        ),
+        (
+            Waits(),
+            "trikafka_compression returned an object of Waits, of which compress must be plain",
+        ),
         (Identical(), "codec 'gzip': what it compresses cannot be read as gzip"),
         (Forgets(), "codec 'gzip': what it decompresses is not what was compressed"),
         (Text(), "codec 'gzip': compress returned an object of type str, not bytes"),

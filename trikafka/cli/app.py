@@ -230,11 +230,26 @@ def _offers(plugins: Sequence[object]) -> dict[str, Subcommand]:
     """
     found: dict[str, tuple[str, Subcommand]] = {}
     for plugin, offer in answers(load_plugins(plugins), "trikafka_command", Subcommand):
+        if (wrong := _fault_of(offer)) is not None:
+            warn(f"a command of plugin {plugin} is missing: its Subcommand's {wrong}")
+            continue
         if offer.name in found:
             other = found[offer.name][0]
             warn(f"the command {offer.name!r} is that of plugin {plugin}; {other} has one, too")
         found[offer.name] = (plugin, offer)
     return {name: offer for name, (_, offer) in found.items()}
+
+
+def _fault_of(offer: Subcommand) -> str | None:
+    """Return why the list of commands cannot have a subcommand; ``None`` if it can."""
+    name: object = offer.name
+    if not isinstance(name, str) or len(name.split()) != 1 or name.startswith("-"):
+        return f"name is {name!r}; it must be a word, such as 'hello'"
+    if not isinstance(offer.help, str):
+        return f"help is {offer.help!r}; it must be a sentence"
+    if not callable(offer.load):
+        return f"load is {offer.load!r}; it must be a function that returns the click command"
+    return None
 
 
 def _refusing(point: EntryPoint, why: str, error: Exception) -> Subcommand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.metadata import entry_points
@@ -26,7 +27,11 @@ class PluginFormat:
     def __call__(self, data: bytes) -> tuple[bool, object]:
         """Return whether the bytes could be decoded, and the value; warn at the first failure."""
         try:
-            return True, self._decode(data)
+            value = self._decode(data)
+            if inspect.iscoroutine(value):
+                value.close()
+                raise TypeError("the function is async, and has to be plain")
+            return True, value
         except Exception as error:  # any error of the plugin: a topic may have other values, too
             if not self._warned:
                 self._warned = True
@@ -67,10 +72,10 @@ def _find(name: str) -> Callable[[bytes], object] | None:
     """Return a plugin's decoder for a name; ``None`` if no plugin has one.
 
     Raises:
-        PluginError: The plugin returned something that cannot be called.
+        PluginError: The plugin returned something that cannot be called with bytes.
     """
     from ..errors import PluginError
-    from ..hooks import first_answer, load_plugins
+    from ..hooks import check_takes, first_answer, load_plugins
 
     # A plugin that cannot be loaded is no error here, because it may offer only other things.
     others = []
@@ -90,4 +95,6 @@ def _find(name: str) -> Callable[[bytes], object] | None:
         raise PluginError(
             f"plugin {plugin}: trikafka_value_format returned {decode!r}, which cannot be called"
         )
+    who = f"plugin {plugin}: the function of trikafka_value_format for {name!r}"
+    check_takes(decode, (b"",), PluginError, who)
     return decode  # type: ignore[no-any-return]

@@ -6,9 +6,6 @@ implementation of one, and other clients must be able to read what it writes.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-
 import pluggy
 
 from ..._wire.compression import BY_ID, CODECS, Codec, Codecs, codec_named, replaced
@@ -92,8 +89,6 @@ def codec_of(plugins: pluggy.PluginManager, name: str, level: int | None) -> Gua
         return None
     plugin, codec = offered
     guarded = GuardedCodec(codec, plugin, name)
-    for method, arguments in (("compress", (b"", None)), ("decompress", (b"", 0))):
-        check_takes(getattr(codec, method), arguments, PluginError, f"{guarded.name}: {method}")
     _check_format(guarded, codec_named(name), level)
     return guarded
 
@@ -118,35 +113,3 @@ def _check_format(guarded: GuardedCodec, own: Codec, level: int | None) -> None:
             raise PluginError(f"{guarded.name}: it cannot read {own.name}: {error}") from error
         if not same:
             raise PluginError(f"{guarded.name}: what it decompresses is not what was compressed")
-
-
-def check_takes(
-    function: Callable[..., object],
-    arguments: tuple[object, ...],
-    error: Callable[[str], Exception],
-    name: str,
-) -> None:
-    """Raise ``error`` if ``function`` is async, or cannot be called with ``arguments``.
-
-    A function written in C may have no signature, and is not checked then.
-    """
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        type(function).__call__
-    ):
-        raise error(f"{name} is async, and has to be a plain function")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*arguments)
-    except TypeError as wrong:
-        what = f"it is {name_of(function)}{signature}"
-        raise error(
-            f"{name} cannot be called with {len(arguments)} arguments, {what}: {wrong}"
-        ) from wrong
-
-
-def name_of(function: Callable[..., object]) -> str:
-    """Return the name of a function."""
-    return str(getattr(function, "__name__", type(function).__name__))

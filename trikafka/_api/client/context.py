@@ -80,7 +80,10 @@ class Observers:
             if (notify := getattr(observer, method, None)) is None:
                 continue
             try:
-                notify(*args(plugin))
+                result: object = notify(*args(plugin))
+                if inspect.iscoroutine(result):  # of a function that is not visibly async
+                    result.close()
+                    raise TypeError("the method is async, and has to be a plain function")
             except Exception as error:
                 if (plugin, method) not in self._failed:
                     self._failed.add((plugin, method))
@@ -125,6 +128,19 @@ class _PluginContext:
 
         Its failure ends the client with an error that names the plugin.
         """
+        given: object = async_fn
+        if inspect.iscoroutine(given):
+            given.close()
+            called = given.__qualname__
+            raise PluginError(
+                f"plugin {self._plugin}: context.start_soon takes an async function and its "
+                f"arguments, not the coroutine {called}(...): write start_soon({called}, ...)"
+            )
+        if not callable(given):
+            raise PluginError(
+                f"plugin {self._plugin}: context.start_soon takes an async function, not "
+                f"{type(given).__name__}"
+            )
         self._service.start_soon(async_fn, *args, blame=self._blame(async_fn))
 
     def _blame(self, async_fn: Callable[..., object]) -> Callable[[Exception], Exception]:

@@ -33,7 +33,7 @@ from ...config.whole import whole
 from ...errors import KafkaTimeoutError, PluginError, RequestTimedOutError, TrikafkaError
 from ...errors.groups import unwrapped
 from ...hooks import members_of, renamed_member
-from ...interfaces import Call, Partitioner, RebalanceListener
+from ...interfaces import Call, LastAssignment, Partitioner, RebalanceListener
 from ...types import TopicPartition
 
 _log = logging.getLogger("trikafka.plugins")
@@ -138,8 +138,8 @@ def guarded_assignor(thing: Assignor, slot: PluginSlot) -> Assignor:
         def __init__(self) -> None:
             # An attribute of its own: `isinstance` with a Protocol finds no other from Python 3.12
             # on.
-            if callable(getattr(thing, "user_data", None)):
-                self.user_data = _plain_method(thing, "user_data", slot)
+            if getattr(thing, "user_data", None) is not None:
+                self.user_data = self._user_data
 
         def __getattr__(self, name: str) -> Any:
             return getattr(thing, name)
@@ -149,6 +149,15 @@ def guarded_assignor(thing: Assignor, slot: PluginSlot) -> Assignor:
         ) -> Assignment:
             return _checked_assignment(assign(members, partitions), members, partitions, slot)
 
+        def _user_data(self, topics: frozenset[str], last: LastAssignment | None) -> bytes | None:
+            made = user_data(topics, last)
+            if made is None or isinstance(made, bytes):
+                return made
+            raise PluginError(
+                f"{slot.name('user_data')} returned {_short(made)}, which is neither bytes nor None"
+            )
+
+    user_data = _plain_method(thing, "user_data", slot)
     assign = _plain_method(thing, "assign", slot)
     made: Any = Guarded()
     return made  # type: ignore[no-any-return]
@@ -223,6 +232,9 @@ def guarded_partitioner(choose: Partitioner, name: str) -> Partitioner:
             number = whole(number)
         if type(number) is int and number in numbers:
             return number
+        if inspect.iscoroutine(number):
+            number.close()
+            raise PluginError(f"{name} is async, and has to be a plain function")
         raise PluginError(
             f"{name} chose {_short(number)} of {len(numbers)} partitions of {topic!r}"
         )

@@ -15,8 +15,8 @@ from ..._state.assignors import Assignor
 from ..._state.consumer.assignment import Assignment
 from ...config import ConsumerConfig
 from ...errors import CommitFailedError, ConfigurationError, PluginError
-from ...hooks import BUILTIN, first_answer
-from ...interfaces import CommitManager, MembershipManager
+from ...hooks import BUILTIN, check_shape, first_answer
+from ...interfaces import CommitManager, MembershipManager, SubscribesWithUserData
 from ...types import TopicPartition
 from ..client.context import Context
 from ..client.plugin_proxy import guarded_assignor
@@ -154,6 +154,8 @@ class ConsumerGroup:
                 f"is no text: {assignor.name!r}"
             )
         if plugin != BUILTIN:
+            if getattr(assignor, "user_data", None) is not None:
+                check_shape(f"plugin {plugin}: trikafka_assignor", assignor, SubscribesWithUserData)
             return guarded_assignor(assignor, self._context.slot(plugin, f"assignor {name!r}"))
         built_in: Assignor = assignor
         return built_in

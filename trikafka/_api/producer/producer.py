@@ -36,7 +36,7 @@ from ...errors import (
     TransactionError,
     TrikafkaError,
 )
-from ...hooks import first_answer
+from ...hooks import check_takes, first_answer, name_of
 from ...interfaces import Partitioner, ProducerContext, TransactionManager
 from ...types import (
     BrokerLatency,
@@ -47,7 +47,7 @@ from ...types import (
     PartitionInfo,
     RecordMetadata,
 )
-from ..client.codecs import check_takes, codec_of, name_of
+from ..client.codecs import codec_of
 from ..client.context import Context
 from ..client.metering import MeteredClient
 from ..client.plugin_proxy import guarded_partitioner

@@ -27,7 +27,7 @@ from ..._net.callers import caller_of
 from ..._net.deadlines import GRACE
 from ..._net.singleflight import StartSoon
 from ...errors import ConfigurationError, KafkaTimeoutError
-from ...hooks import missing_members, plain_methods
+from ...hooks import missing_members, plain_methods, unfit_methods
 from ...interfaces import RebalanceListener
 from ...types import TopicPartition
 
@@ -398,6 +398,8 @@ def check_listener(listener: RebalanceListener | None) -> None:
         raise ConfigurationError(
             f"a listener's methods must be `async def`: {', '.join(plain)} of {listener!r}"
         )
+    if unfit := unfit_methods(listener, RebalanceListener):
+        raise ConfigurationError(f"a listener's method cannot be called: {unfit[0]}")
 
 
 def _meant_methods(listener: RebalanceListener) -> dict[str, str]:
