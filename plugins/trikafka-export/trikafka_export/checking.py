@@ -16,6 +16,7 @@ from typing import Any
 from trikafka import ExportError, TopicPartition
 from trikafka.interfaces import ExportCheck, FileFormat, WrittenFile
 
+from .guarded import counted
 from .object_address import ObjectStoreError
 from .parquet_files import ParquetFiles
 from .store import ExportStore
@@ -107,7 +108,7 @@ def _check_file(
         if hashed and (problem := _compare(store, file, raise_if_stopped)) is not None:
             return 0, problem
         with store.open_data(file.name) as (opened, size), _binary(opened) as binary:
-            rows = files.count(binary)
+            rows = counted(files, binary)
         if (size, rows) != (file.bytes, file.rows):
             return (
                 rows,

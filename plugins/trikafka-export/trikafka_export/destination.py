@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from trikafka import ConfigurationError, PluginError
 from trikafka.config.secrets import holds_secret, secret
-from trikafka.hooks import call_first, load_plugins
+from trikafka.hooks import first_answer, load_plugins
 from trikafka.interfaces import Sink
 from trikafka.toolkit import shown
 
 from .directory_store import DirectoryStore
+from .guarded import GuardedSink
 from .object_address import HDFS, PREFIX, STORES, ObjectAddress
 from .store import ExportStore
 
@@ -44,7 +45,7 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
     scheme = scheme_of(destination)
     plugins = tuple(plugins)
     try:
-        sink: Sink | None = call_first(
+        found = first_answer(
             load_plugins(plugins),
             "trikafka_sink",
             Sink,
@@ -57,9 +58,12 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
         if isinstance(error.__cause__, ConfigurationError):
             raise error.__cause__ from None
         raise
-    if sink is None:
+    if found is None:
         raise PluginError(f"no plugin writes exports to {scheme!r} destinations")
-    return sink
+    plugin, sink = found
+    is_own = type(sink).__module__.partition(".")[0] == __package__
+    guarded: Sink = sink if is_own else cast("Sink", GuardedSink(plugin, sink))
+    return guarded
 
 
 def path_of(destination: str | os.PathLike[str]) -> str:

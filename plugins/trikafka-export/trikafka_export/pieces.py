@@ -23,6 +23,7 @@ from .columns import spark_table
 from .folders import Folders
 from .formats.parsing import Parser, rows_of
 from .formats.range_parsing import RangeParsing
+from .guarded import GuardedWriter
 from .lake.columns import TableColumns
 from .parquet_files import ParquetFiles
 from .piece_log import ExportPiece, PieceLog, StagedFile
@@ -233,7 +234,11 @@ class PieceWriter:
             schema = self._columns.numbered(schema)
         try:
             sink = SummedFile(staged)
-            writer = self.files.open(sink, schema, self.planned, self.shape)
+            writer: FileWriter = (
+                self.files.open(sink, schema, self.planned, self.shape)
+                if isinstance(self.files, ParquetFiles)
+                else GuardedWriter(self.files, sink, schema, self.planned, self.shape)
+            )
         except BaseException:
             staged.unlink(missing_ok=True)
             raise

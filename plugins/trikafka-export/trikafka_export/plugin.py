@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trikafka import ConfigurationError
-from trikafka.hooks import call_first, hookimpl, load_plugins
+from trikafka.hooks import first_answer, hookimpl, load_plugins
 from trikafka.interfaces import ExportFormat, Subcommand
 
 from .object_address import HDFS, STORES
@@ -46,11 +46,14 @@ def trikafka_sink(
     if scheme != "file" and scheme not in STORES:
         return None
     name = str(options.get("format", "parquet")).strip()
-    format = call_first(load_plugins(plugins), "trikafka_export_format", ExportFormat, name=name)
-    if format is None:
+    found = first_answer(load_plugins(plugins), "trikafka_export_format", ExportFormat, name=name)
+    if found is None:
         from .sink_options import refuse_format
 
         refuse_format(name)
+    from .guarded import GuardedFormat
+
+    format = GuardedFormat(*found)
     from .sink_options import files_of, format_options, options_of_others, without_secrets
 
     others = options_of_others(plugins, scheme)

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import trio
 
 from trikafka import ConfigurationError, ExportError, PluginError
-from trikafka.hooks import call_first, load_plugins
+from trikafka.hooks import first_answer, load_plugins
 from trikafka.interfaces import ExportRunner
 
+from .guarded import GuardedRunner
 from .sink_options import SinkOptions
 
 T = TypeVar("T")
@@ -117,7 +118,7 @@ class Runners:
 
     def _made(self, name: str) -> ExportRunner | None:
         try:
-            runner: ExportRunner | None = call_first(
+            found = first_answer(
                 load_plugins(self._plugins),
                 "trikafka_export_runner",
                 ExportRunner,
@@ -129,4 +130,7 @@ class Runners:
             if isinstance(error.__cause__, ConfigurationError):
                 raise error.__cause__ from None
             raise
-        return runner
+        if found is None:
+            return None
+        plugin, runner = found
+        return runner if type(runner) is ThreadRunner else GuardedRunner(plugin, name, runner)

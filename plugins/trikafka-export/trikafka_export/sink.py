@@ -340,11 +340,6 @@ class FileSink:
             report("writing", done, rows)
 
         errors = await runner.run(tasks, report_rows)
-        if len(errors) != len(ranges):
-            raise ExportError(
-                f"the runner {self._runners.name!r} returned {len(errors)} results for "
-                f"{len(ranges)} ranges"
-            )
         return unread | {
             planned: error
             for planned, error in zip(ranges, errors, strict=True)
