@@ -295,6 +295,11 @@ class Mechanism:
         return self._response
 
 
+class Failing(Mechanism):
+    async def first(self) -> Any:
+        raise KeyError("region")
+
+
 class NoMechanism:
     def respond(self, challenge: bytes) -> None: ...
 
@@ -308,9 +313,16 @@ class NoMechanism:
         ),
         (("user", "hidden"), "returned tuple, which is no mechanism: it has no first, respond$"),
         (NoMechanism(), "PluginError: plugin 'SimpleNamespace': .*: it has no first$"),
-        (Mechanism("text"), "the mechanism returned str, not bytes$"),
-        (Mechanism(None), r"the mechanism's first\(\) returned None$"),
-        (Mechanism(response="text"), "the mechanism returned str, not bytes$"),
+        (
+            Mechanism("text"),
+            r"plugin 'SimpleNamespace': the mechanism's first\(\) returned str, not bytes$",
+        ),
+        (Mechanism(None), r"the mechanism's first\(\) returned None, not bytes$"),
+        (Mechanism(response="text"), r"the mechanism's respond\(\) returned str, not bytes$"),
+        (
+            Failing(),
+            r"plugin 'SimpleNamespace': the mechanism's first\(\) failed: KeyError: 'region'$",
+        ),
     ],
 )
 async def test_wrong_mechanism_is_named(made: Any, said: str, autojump_clock: MockClock) -> None:
@@ -333,6 +345,46 @@ async def test_wrong_mechanism_is_named(made: Any, said: str, autojump_clock: Mo
             security_protocol="SASL_PLAINTEXT",
             sasl_mechanism="MINE",
         )
+        with pytest.raises(HandshakeError, match=said):
+            async with trikafka.open_producer(**given):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (lambda: Mechanism(), "the function of trikafka_sasl cannot be called with one argument"),
+        (5, "trikafka_sasl returned int, which cannot be called"),
+    ],
+)
+async def test_wrong_factory_of_mechanisms_is_refused(
+    factory: Any, said: str, autojump_clock: MockClock
+) -> None:
+    async with ScriptedCluster() as cluster:
+        given = settings(
+            cluster,
+            plugin(trikafka_sasl=lambda mechanism: factory),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="MINE",
+        )
+        with pytest.raises(PluginError, match=f"^plugin 'SimpleNamespace': {said}"):
+            async with trikafka.open_producer(**given):
+                pass
+        assert not cluster.log
+
+
+async def test_failing_factory_of_mechanisms_is_named(autojump_clock: MockClock) -> None:
+    async def fail(node: Any) -> Any:
+        raise KeyError("region")
+
+    async with ScriptedCluster() as cluster:
+        given = settings(
+            cluster,
+            plugin(trikafka_sasl=lambda mechanism: fail),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="MINE",
+        )
+        said = "plugin 'SimpleNamespace': the function of trikafka_sasl failed: KeyError: 'region'$"
         with pytest.raises(HandshakeError, match=said):
             async with trikafka.open_producer(**given):
                 pass

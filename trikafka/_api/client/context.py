@@ -14,8 +14,16 @@ from ..._net.brokers import Brokers
 from ..._net.security import Security
 from ...config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from ...config.security import SASL_BUILTIN
-from ...errors import ConfigurationError, IllegalStateError, PluginError
-from ...hooks import BUILTIN, SharedContext, answers, first_answer, load_plugins, members_of
+from ...errors import ConfigurationError, IllegalStateError, PluginError, TrikafkaError
+from ...hooks import (
+    BUILTIN,
+    SharedContext,
+    answers,
+    check_takes,
+    first_answer,
+    load_plugins,
+    members_of,
+)
 from ...interfaces import ClientContext, ManagerKind, Observer
 from ...types import Node
 from .metering import meter_of
@@ -92,24 +100,59 @@ class Observers:
                     )
 
 
+class _NamedMechanism:
+    """A plugin's mechanism whose failures name the plugin.
+
+    No text shows what the mechanism returned, which may hold a password.
+    """
+
+    def __init__(self, plugin: str, made: Any) -> None:
+        self._who = f"plugin {plugin}: the mechanism's"
+        self._made = made
+
+    async def first(self) -> Any:
+        """Return the first message."""
+        return await self._bytes_of("first")
+
+    async def respond(self, challenge: bytes) -> Any:
+        """Return the response to a message of the broker; ``None`` ends the exchange."""
+        return await self._bytes_of("respond", challenge)
+
+    async def _bytes_of(self, method: str, *args: bytes) -> Any:
+        said = await _blamed_on(f"{self._who} {method}()", getattr(self._made, method), *args)
+        if isinstance(said, bytes) or (said is None and method == "respond"):
+            return said
+        kind, said = "None" if said is None else type(said).__name__, None
+        raise PluginError(f"{self._who} {method}() returned {kind}, not bytes")
+
+
+async def _blamed_on(who: str, function: Callable[..., Any], *args: object) -> Any:
+    """Return the result of a plugin's function, async or not; its error names the plugin."""
+    try:
+        result = function(*args)
+        return await result if inspect.isawaitable(result) else result
+    # A UnicodeEncodeError has the text, which may be a password.
+    except (TrikafkaError, UnicodeEncodeError):
+        raise
+    except Exception as error:
+        raise PluginError(f"{who} failed: {type(error).__name__}: {error}") from error
+
+
 async def _mechanism(plugin: str, factory: Callable[[Node], Any], node: Node) -> Any:
     """Return a plugin's mechanism for one authentication.
 
     Raises:
-        PluginError: The plugin's function returned no mechanism. The text does not show what it
-            returned, which may hold a password.
+        PluginError: The plugin's function failed, or returned no mechanism.
     """
-    made = factory(node)
-    if inspect.isawaitable(made):
-        made = await made
+    who = f"plugin {plugin}: the function of trikafka_sasl"
+    made = await _blamed_on(who, factory, node)
     methods = ("first", "respond")
     if missing := [name for name in methods if not callable(getattr(made, name, None))]:
         kind = "None" if made is None else type(made).__name__
         raise PluginError(
-            f"plugin {plugin}: the function of trikafka_sasl returned {kind}, which is no "
-            f"mechanism: it has no {', '.join(missing)}"
+            f"{who} returned {kind}, which is no mechanism: it has no {', '.join(missing)}"
         )
-    return made
+    return _NamedMechanism(plugin, made)
 
 
 class _PluginContext:
@@ -236,6 +279,8 @@ class Context(SharedContext, Generic[Config]):
                 f"plugin {plugin}: trikafka_sasl returned {type(factory).__name__}, which "
                 "cannot be called"
             )
+        who = f"plugin {plugin}: the function of trikafka_sasl"
+        check_takes(factory, (None,), PluginError, who, may_wait=True)
         return partial(_mechanism, plugin, factory)
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
