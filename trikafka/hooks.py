@@ -596,7 +596,7 @@ def _answers(
             )
         except TrikafkaError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(f"plugin {name}: {hook} failed: {error!r}") from error
         if answer is not None:
             found.append((name, answer))
@@ -786,9 +786,10 @@ def _entry_points() -> tuple[EntryPoint, ...]:
 
 
 def _load(point: EntryPoint) -> object:
+    # A module that exits, such as a script without a guard, would end the program without a word.
     try:
         return point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(
             f"plugin {point.name!r} ({point.value}) failed to load: {error!r}"
         ) from error

@@ -284,6 +284,34 @@ def test_wrong_command_hook_hides_no_other_command(tmp_path: Path) -> None:
     assert trikafka("topics", "--help", environment=environment).err == ""
 
 
+def test_module_that_exits_ends_no_command(tmp_path: Path) -> None:
+    """A script without a guard exits as it is imported, and so ended every command."""
+    source = COMMANDS + (
+        "\nasync def waits(): ...\n"
+        'late = SimpleNamespace(trikafka_command=hookimpl(lambda: Subcommand("late", "", waits)))\n'
+        'bad = SimpleNamespace(trikafka_command=hookimpl(lambda: Subcommand("bad", "", exit)))\n'
+    )
+    points = {
+        "leaves": "leaves", "toys": "toy_commands", "z": "toy_commands:late", "y": "toy_commands:bad"
+    }  # fmt: skip
+    environment = install(
+        tmp_path,
+        "trikafka.commands",
+        points,
+        toy_commands=source,
+        leaves="raise SystemExit('no licence')",
+    )
+    assert trikafka("hello", environment=environment).out == b"hello\n"
+    ended = trikafka("leaves", environment=environment)
+    assert (ended.code, "(leaves) does not load: SystemExit: no licence" in ended.err) == (1, True)
+    ended = trikafka("late", environment=environment)
+    assert ended.err == (
+        "Error: the plugin of the command 'late' returned coroutine, which is no click command\n"
+    )
+    ended = trikafka("bad", environment=environment)
+    assert "Error: the command 'bad' does not load: SystemExit: None" in ended.err
+
+
 def test_wrong_subcommand_hides_no_other(tmp_path: Path) -> None:
     wrong = {
         "spaced": ("'two words', '', hello", "name is 'two words'; it must be a word"),

@@ -243,6 +243,22 @@ def test_failing_hook_is_named_with_its_cause() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+def test_plugin_that_exits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script without a guard exits as it is imported; the program would end without a word."""
+
+    def leave(*given: object) -> None:
+        raise SystemExit("no licence")
+
+    with pytest.raises(
+        PluginError, match=r"'SimpleNamespace': trikafka_sink failed: SystemExit\('"
+    ):
+        call_first(load_plugins([plugin(trikafka_sink=leave)]), "trikafka_sink", scheme="s3")
+    point = types.SimpleNamespace(name="toys", value="toys:plugin", load=leave)
+    monkeypatch.setattr("trikafka.hooks._entry_points", lambda: [point])
+    with pytest.raises(PluginError, match=r"^plugin 'toys' \(toys:plugin\) failed to load: System"):
+        load_plugins()
+
+
 async def test_manager_of_the_wrong_shape_is_refused(autojump_clock: MockClock) -> None:
     class Half:
         async def run(self) -> None: ...

@@ -8,6 +8,7 @@ SIGTERM; 141 the reader of the output has gone. A failure prints one sentence to
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 import traceback
@@ -200,8 +201,10 @@ def _offered() -> dict[str, Subcommand]:
     for point in entry_points(group=COMMAND_PLUGINS):
         try:
             thing = point.load()
-        except Exception as error:
-            found[point.name] = _refusing(point, f"does not load: {error}", error)
+        except (Exception, SystemExit) as error:
+            found[point.name] = _refusing(
+                point, f"does not load: {type(error).__name__}: {error}", error
+            )
             continue
         if isinstance(thing, click.Command):
             found[point.name] = _as_it_is(point.name, thing)
@@ -252,7 +255,7 @@ def _fault_of(offer: Subcommand) -> str | None:
     return None
 
 
-def _refusing(point: EntryPoint, why: str, error: Exception) -> Subcommand:
+def _refusing(point: EntryPoint, why: str, error: BaseException) -> Subcommand:
     """Return the command in place of one whose plugin is wrong; its use is the error."""
     text = f"the plugin of the command {point.name!r} ({point.value}) {why}"
     return Subcommand(point.name, text, partial(_refuse, text, error))
@@ -262,7 +265,7 @@ def _as_it_is(name: str, command: click.Command) -> Subcommand:
     return Subcommand(name, command.get_short_help_str(), lambda: command)
 
 
-def _refuse(text: str, cause: Exception) -> None:
+def _refuse(text: str, cause: BaseException) -> None:
     raise click.ClickException(text) from cause
 
 
@@ -271,9 +274,12 @@ def _load(offer: Subcommand) -> click.Command:
         command = offer.load()
     except click.ClickException:
         raise
-    except Exception as error:
-        raise click.ClickException(f"the command {offer.name!r} does not load: {error}") from error
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise click.ClickException(f"the command {offer.name!r} does not load: {why}") from error
     if not isinstance(command, click.Command):
+        if inspect.iscoroutine(command):
+            command.close()
         raise click.ClickException(
             f"the plugin of the command {offer.name!r} returned {type(command).__name__}, which "
             "is no click command"

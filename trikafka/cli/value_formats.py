@@ -82,8 +82,9 @@ def _find(name: str) -> Callable[[bytes], object] | None:
     for point in entry_points(group=COMMAND_PLUGINS):
         try:
             thing = point.load()
-        except Exception as error:
-            warn(f"the plugin of the command {point.name!r} ({point.value}) does not load: {error}")
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {error}"
+            warn(f"the plugin of the command {point.name!r} ({point.value}) does not load: {why}")
             continue
         if not isinstance(thing, click.Command):
             others.append(thing)
