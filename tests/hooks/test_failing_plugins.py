@@ -488,8 +488,8 @@ async def test_failing_user_data_is_named(autojump_clock: MockClock) -> None:
 
         def assign(self, members: Any, partitions: Any) -> Any: ...
 
-        def user_data(self) -> bytes:
-            return b""
+        def user_data(self, topics: Any, last: Any) -> bytes:
+            raise KeyError("oops")
 
     class Plugin:
         @trikafka.hookimpl
@@ -501,7 +501,7 @@ async def test_failing_user_data_is_named(autojump_clock: MockClock) -> None:
         given |= {"group_id": "g", "group_protocol": "classic"}
         with pytest.raises(
             (PluginError, trikafka.ClientFailedError),
-            match=r"plugin 'Plugin': assignor 'broken'.user_data failed: TypeError",
+            match=r"plugin 'Plugin': assignor 'broken'.user_data failed: KeyError",
         ):
             async with trikafka.open_consumer(
                 "t", plugins=[Plugin()], partition_assignment_strategy=["broken"], **given

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 import trikafka
@@ -385,3 +388,90 @@ async def test_listener_sets_a_position_by_its_context(autojump_clock: MockClock
         async with trikafka.open_consumer("t", **settings(cluster, offered, group_id="g")) as read:
             assert [record.offset for record in await read.receive_batch(timeout=9)] == [2, 3]
             assert await read.position(TopicPartition("t", 0)) == 4
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_context_names_the_plugin_that_asks_too_early(
+    own: bool, autojump_clock: MockClock
+) -> None:
+    """A plugin for one seat that forgets to look at the kind is a usual case."""
+
+    def manager(kind: ManagerKind, context: Any) -> object:
+        return context.builtin("commit") if own else context.manager("commit")
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = settings(cluster, plugin(trikafka_request_manager=manager), group_id="g")
+        with pytest.raises(
+            trikafka.IllegalStateError,
+            match=r"^plugin 'SimpleNamespace': this client has no manager for '(commit|coord\w+)' "
+            r"\(yet\); it has none so far$",
+        ):
+            async with trikafka.open_consumer("t", **given):
+                pass
+
+
+async def test_context_has_the_contract_alone(autojump_clock: MockClock) -> None:
+    """A plugin cannot come to rely on what the next release may lack."""
+    offered = plugin(trikafka_rebalance_listener=lambda context: context.observers)
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(PluginError, match="'observers' is not part of the contract"):
+            async with trikafka.open_consumer(**settings(cluster, offered)):
+                pass
+
+
+async def test_task_that_does_not_end_is_logged(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    """A plugin's task can shield itself from the end of the client, which waits for it."""
+
+    async def shielded() -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(60)
+
+    class Stuck:
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        async def run(self) -> None:
+            await shielded()
+
+    def manager(kind: ManagerKind, context: Any) -> object | None:
+        if kind != "metadata":
+            return None
+        context.start_soon(shielded)
+        return Stuck(context.builtin(kind))
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        began = trio.current_time()
+        given = settings(cluster, plugin(trikafka_request_manager=manager))
+        async with trikafka.open_producer(**given) as producer:
+            await producer.send("t", b"x")
+        assert trio.current_time() - began == pytest.approx(60)
+    (line,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert line.startswith(
+        "the client is closed, and waits for tasks that have not ended 5 s after"
+    )
+    assert "plugin 'SimpleNamespace': metadata.run" in line
+    assert "plugin 'SimpleNamespace': test_task_that_does_not_end_is_logged.<locals>.shiel" in line
+
+
+async def test_example_of_the_documentation_works(
+    capsys: pytest.CaptureFixture[str], autojump_clock: MockClock
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+    (source,) = [
+        each for each in re.findall(r"```python\n(.*?)```", page, re.S) if "Logged" in each
+    ]
+    names: dict[str, Any] = {"hookimpl": hookimpl}
+    exec(source, names)
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.append("t", 0, [b"x"])
+        given = settings(
+            cluster, names["LogsCommits"](), group_id="g", auto_offset_reset="earliest"
+        )
+        async with trikafka.open_consumer("t", **given) as consumer:
+            await consumer.receive()
+    assert "commits {TopicPartition(topic='t', partition=0): " in capsys.readouterr().out

@@ -95,9 +95,10 @@ class MembershipNews(Protocol):
 class ClientContext(Protocol):
     """The parts that every client has.
 
-    A consumer passes a :class:`ConsumerContext`, a producer a :class:`ProducerContext`. Managers
-    are created in the order of :data:`ManagerKind`, so ``manager(kind)`` returns only those created
-    earlier.
+    A consumer passes a :class:`ConsumerContext`, a producer a :class:`ProducerContext`, a share
+    consumer a :class:`ShareConsumerContext`. Managers are created in the order of
+    :data:`ManagerKind`, except ``telemetry``, which is created early. So ``manager(kind)`` returns
+    only those created earlier, and raises :exc:`~trikafka.IllegalStateError` for the others.
     """
 
     @property
@@ -146,6 +147,9 @@ class ClientContext(Protocol):
 
         Args:
             kind: The kind of manager. The object meets the Protocol of that kind.
+
+        Returns:
+            The manager; ``None`` if this client has no such seat.
         """
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast, overload
@@ -158,13 +159,32 @@ async def _mechanism(plugin: str, factory: Callable[[Node], Any], node: Node) ->
 class _PluginContext:
     """A client's context for one plugin; only the tasks that it starts differ."""
 
-    def __init__(self, shared: SharedContext, service: Service, plugin: str) -> None:
+    def __init__(self, shared: Any, service: Service, plugin: str) -> None:
         self._shared = shared
         self._service = service
         self._plugin = plugin
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._shared, name)
+        # The members of the contract are properties of the class.
+        raise AttributeError(f"{name!r} is not part of the contract of a plugin's context")
+
+    def manager(self, kind: ManagerKind) -> object:
+        """Return the manager in a slot, if it is filled already."""
+        with self._named():
+            return self._shared.manager(kind)
+
+    def builtin(self, kind: ManagerKind) -> Any:
+        """Return trikafka's own manager for a slot."""
+        with self._named():
+            return self._shared.builtin(kind)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the plugin in an error of a call that is not legal yet."""
+        try:
+            yield
+        except IllegalStateError as error:
+            raise IllegalStateError(f"plugin {self._plugin}: {error}") from None
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a task that ends with the client.
@@ -184,13 +204,13 @@ class _PluginContext:
                 f"plugin {self._plugin}: context.start_soon takes an async function, not "
                 f"{type(given).__name__}"
             )
-        self._service.start_soon(async_fn, *args, blame=self._blame(async_fn))
+        while isinstance(given, partial):
+            given = given.func
+        task = getattr(given, "__qualname__", type(given).__qualname__)
+        name = f"plugin {self._plugin}: {task}"
+        self._service.start_soon(async_fn, *args, blame=self._blame(task), name=name)
 
-    def _blame(self, async_fn: Callable[..., object]) -> Callable[[Exception], Exception]:
-        while isinstance(async_fn, partial):
-            async_fn = async_fn.func
-        task = getattr(async_fn, "__qualname__", type(async_fn).__qualname__)
-
+    def _blame(self, task: str) -> Callable[[Exception], Exception]:
         def blamed(error: Exception) -> Exception:
             if isinstance(error, PluginError):
                 return error
@@ -349,7 +369,10 @@ class Context(SharedContext, Generic[Config]):
         Raises :exc:`IllegalStateError` if the slot is empty.
         """
         if kind not in self._managers_by_kind:
-            raise IllegalStateError(f"this client has no manager for {kind!r} (yet)")
+            raise IllegalStateError(
+                f"this client has no manager for {kind!r} (yet); it has "
+                f"{', '.join(self._managers_by_kind) or 'none so far'}"
+            )
         return self._managers_by_kind[kind]
 
     def builtin(self, kind: ManagerKind) -> Any:

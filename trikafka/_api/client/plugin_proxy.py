@@ -300,7 +300,7 @@ def _async_method(thing: object, name: str, slot: PluginSlot) -> Callable[..., A
             slot.failed(name, failed)
 
     if name == "run":
-        return functools.partial(_run, step, slot)
+        return _Run(step, slot)
     if name in ("look_up", "fetch_once"):
         return functools.partial(_attempt, step, slot, name)
     if (slot.kind, name) in _CALLS:
@@ -352,6 +352,19 @@ async def _call(
     stuck = RequestTimedOutError(f"{slot.name(name)} did not return")
     call = _CALLS[slot.kind, name] or kwargs.get("name", name)
     raise KafkaTimeoutError(call, limit, 1, stuck) from stuck
+
+
+class _Run:
+    """The background work of a plugin's manager; the name of its task is the plugin's."""
+
+    def __init__(self, step: Callable[..., Awaitable[Any]], slot: PluginSlot) -> None:
+        self.__module__ = "trikafka"
+        self.__qualname__ = slot.name("run")
+        self._step = step
+        self._slot = slot
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> None:
+        await _run(self._step, self._slot, *args, **kwargs)
 
 
 async def _run(

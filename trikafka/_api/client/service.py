@@ -28,6 +28,8 @@ _log = logging.getLogger("trikafka")
 #: The time that a cancelled exit may still take (seconds): to leave the group, or to send what is
 #: in flight.
 CANCELLED_CLOSE_LIMIT = 1.0
+#: Tasks that run so long after their cancellation are logged (seconds).
+_LATE = 5.0
 
 
 class _Watch:
@@ -141,6 +143,7 @@ class Service:
         self._scope = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
         self._ready = trio.Event()
+        self._ended = trio.Event()
         self.closing = trio.CancelScope(shield=True)
         self.failure: Exception | None = None
         # A Ctrl-C that Python has raised in a background task.
@@ -170,6 +173,22 @@ class Service:
                     await trio.sleep_forever()
         finally:
             self._nursery = None
+            self._ended.set()
+
+    async def watch_end(self) -> None:
+        """Log the tasks that go on after :meth:`stop`, because the client's block waits for them.
+
+        Such a task is a plugin's, with a shielded scope or without a checkpoint.
+        """
+        with trio.CancelScope(shield=True), trio.move_on_after(_LATE):
+            await self._ended.wait()
+        if (nursery := self._nursery) is not None:
+            _log.warning(
+                "the client is closed, and waits for tasks that have not ended %g s after they "
+                "were cancelled: %s",
+                _LATE,
+                ", ".join(sorted(task.name for task in nursery.child_tasks)),
+            )
 
     async def ready(self) -> None:
         """Wait until tasks can be started.
@@ -189,16 +208,17 @@ class Service:
         async_fn: Callable[..., Awaitable[object]],
         *args: object,
         blame: Callable[[Exception], Exception] = lambda error: error,
+        name: str | None = None,
     ) -> None:
         """Start a background task; its error ends the ``async with`` block.
 
         Raises :exc:`ClientClosed` after the end. ``blame`` turns the task's error into the one that
-        ends the client.
+        ends the client. The task has the ``name``, or that of ``async_fn``.
         """
         if self._nursery is None:
             raise ClientClosed("the client was closed")
         try:
-            self._nursery.start_soon(self._guard, async_fn, args, blame, name=async_fn)
+            self._nursery.start_soon(self._guard, async_fn, args, blame, name=name or async_fn)
         except RuntimeError as error:  # the last task has just ended
             raise ClientClosed("the client was closed") from error
 
@@ -336,6 +356,7 @@ async def run_client(
                         _log.debug(
                             "a client that had failed could not be closed in order", exc_info=failed
                         )
+            nursery.start_soon(service.watch_end)
     # The body's exception is kept above: this is Ctrl-C between the steps, or the outer scope.
     except BaseException as failed:
         if (interrupt := interrupt_in(failed)) is None:
