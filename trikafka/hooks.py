@@ -564,7 +564,8 @@ def check_takes(
     except TypeError as wrong:
         count = "one argument" if len(arguments) == 1 else f"{len(arguments)} arguments"
         raise error(
-            f"{name} cannot be called with {count}, it is {name_of(function)}{signature}: {wrong}"
+            f"{name} cannot be called with {count}, it is {name_of(function)}{_shown(signature)}: "
+            f"{wrong}"
         ) from wrong
 
 

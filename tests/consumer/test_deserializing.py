@@ -106,6 +106,34 @@ def test_wrong_deserializers_are_refused() -> None:
         ConsumerConfig.build({"key_deserializer": wrong})
 
 
+class OfBytes:
+    """A Deserializer that takes the bytes alone."""
+
+    def deserialize(self, data: bytes) -> bytes:
+        return data
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (OfBytes(), r": deserialize cannot be called with 3 arguments, it is deserialize\(data\)"),
+        (OfBytes, r" cannot be called with one argument, it is OfBytes\(\)"),  # not an object
+        (lambda topic, data: data, " cannot be called with one argument, it is <lambda>"),
+    ],
+)
+@pytest.mark.parametrize("part", ["key", "value"])
+async def test_deserializer_of_other_arguments_is_refused(
+    part: str, given: Any, text: str, autojump_clock: Clock
+) -> None:
+    """It would fail at each record."""
+    async with cluster_of() as cluster:
+        settings: dict[str, Any] = {f"{part}_deserializer": given}
+        with pytest.raises(ConfigurationError, match=f"^{part}_deserializer{text}"):
+            async with consumer_of(cluster, **settings):
+                pass
+        assert not cluster.log
+
+
 @pytest.mark.parametrize("bad", [0, 2, 199, 299])
 async def test_failing_record_returns_until_a_seek(autojump_clock: Clock, bad: int) -> None:
     given: list[bytes | None] = [b"%d" % number for number in range(300)]

@@ -34,8 +34,9 @@ import trio
 from ..._net.callers import Host, host_of_this_run
 from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig, ShareConsumerConfig
-from ...errors import DeserializationError
+from ...errors import ConfigurationError, DeserializationError
 from ...errors.copies import again
+from ...hooks import check_takes
 from ...types import AsyncDeserializer, Deserializer, Record
 from .turns import TURN
 
@@ -58,8 +59,8 @@ class Deserializers:
     __slots__ = ("_key", "_key_is_async", "_value", "_value_is_async")
 
     def __init__(self, key: Given, value: Given) -> None:
-        self._key = _function(key)
-        self._value = _function(value)
+        self._key = _function(key, "key_deserializer")
+        self._value = _function(value, "value_deserializer")
         self._key_is_async = _is_async(self._key)
         self._value_is_async = _is_async(self._value)
 
@@ -139,11 +140,22 @@ def _not_awaited(result: CoroutineType[Any, Any, Any]) -> TypeError:
     )
 
 
-def _function(given: Given) -> _Function | None:
+def _function(given: Given, setting: str) -> _Function | None:
+    """Return the function of a setting.
+
+    Raises :exc:`ConfigurationError` if it cannot be called with the bytes, or with topic, headers
+    and bytes: it would fail at each record, and the consumer would stand still.
+    """
     if given is None:
         return None
     # A function, or a class, may have a member of that name by chance.
-    return (given, False) if callable(given) else (given.deserialize, True)
+    if callable(given):
+        check_takes(given, (b"",), ConfigurationError, setting, may_wait=True)
+        return given, False
+    function = given.deserialize
+    who = f"{setting}: deserialize"
+    check_takes(function, ("", (), b""), ConfigurationError, who, may_wait=True)
+    return function, True
 
 
 def _is_async(function: _Function | None) -> bool:
