@@ -35,6 +35,15 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.drop("Fetch", node=1), LookupError, "there is no node 1"),
         (lambda c: c.fail("Fetch", "CORRUPT_MESSAGE"), TypeError, r"ErrorCode\.CORRUPT_MESSAGE"),
         (lambda c: c.delay("Fetch", -1), ValueError, "seconds must be at least 0, not -1"),
+        (lambda c: c.drop("Fetch", times=0), ValueError, "times must be at least 1, or None"),
+        (lambda c: c.drop("Fetch", times="2"), TypeError, "times must be a number, or None"),
+        (lambda c: c.create_topic("u", "3"), TypeError, "topic 'u' must be a number, not '3'"),
+        (lambda c: c.append("t", 0, ["x"]), TypeError, "value must be bytes or None, not 'x'"),
+        (lambda c: c.append("t", 0, b"xy"), TypeError, "value must be bytes or None, not 120"),
+        (lambda c: c.append("t", 0, [("k", b"v")]), TypeError, "key must be bytes or None"),
+        (lambda c: c.offer("Fetch", 5), TypeError, r"versions must be \(lowest, highest\)"),
+        (lambda c: c.on("Fetch", 5), TypeError, "the handler of 'Fetch' is no function: 5"),
+        (lambda c: c.on("Fetch", lambda a: a), TypeError, "cannot be called with 2 arguments"),
     ],
 )
 async def test_mistake_is_named(
@@ -54,10 +63,11 @@ async def test_mistake_is_named(
         ({"nodes": 0}, "at least one node"),
         ({"coordinator": 1}, "coordinator=1 is no node: there are 1, from 0"),
         ({"topics": {"t": -1}}, "'t' cannot have -1 partitions"),
+        ({"topics": ["t"]}, r"topics must be names with .* such as \{'t': 3\}, not \['t'\]"),
     ],
 )
 def test_impossible_cluster_is_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises((ValueError, TypeError), match=said):
         ScriptedCluster(**given)
 
 
@@ -72,6 +82,33 @@ async def test_cluster_without_its_block_says_so(autojump_clock: MockClock) -> N
         with pytest.raises(IllegalStateError, match="is entered already"):
             async with cluster:
                 pass
+
+
+def handles_plainly(request: Any, default: Any) -> None: ...
+
+
+async def returns_the_function(request: Any, default: Any) -> Any:
+    return default
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (handles_plainly, "the handler of 'Metadata' is a plain function, and has to be async"),
+        (returns_the_function, "the handler of 'Metadata' returned function; .*await default()"),
+    ],
+)
+async def test_wrong_handler_is_named(handler: Any, said: str, autojump_clock: MockClock) -> None:
+    async def program() -> None:
+        async with ScriptedCluster(topics={"t": 1}) as cluster:
+            cluster.on("Metadata", handler)
+            async with trikafka.open_producer(
+                bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+            ):
+                pass
+
+    with pytest.raises(TypeError, match=said.replace("()", r"\(\)")):
+        await program()
 
 
 async def test_error_codes_may_be_named(autojump_clock: MockClock) -> None:

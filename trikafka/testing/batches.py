@@ -252,9 +252,11 @@ def decode_batch(batch: bytes, topic: str, partition: int) -> list[Record]:
 def _normal(
     record: Appendable,
 ) -> tuple[bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes | None]]]:
-    if not isinstance(record, tuple):
-        return None, record, None, ()
-    key, value, *rest = record
+    given = record if isinstance(record, tuple) else (None, record)
+    key, value, *rest = given
+    for name, part in (("key", key), ("value", value)):
+        if part is not None and not isinstance(part, bytes | bytearray | memoryview):
+            raise TypeError(f"a record's {name} must be bytes or None, not {part!r}")
     when = rest[0] if rest else None
     headers = rest[1] if len(rest) > 1 else ()
     if not (when is None or isinstance(when, int)) or not isinstance(headers, list | tuple):

@@ -20,6 +20,7 @@ import trio.testing
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import IllegalStateError
 from trikafka.errors.groups import unwrapped
+from trikafka.hooks import check_takes
 from trikafka.types import OffsetAndMetadata, Record
 
 from .batches import Appendable, decode_batch, encode_batch
@@ -171,6 +172,11 @@ class ScriptedCluster:
         self.dial_delay: float = 0
         #: Every dial: (time, node id or None, result).
         self.dials: list[tuple[float, int | None, str]] = []
+        if not isinstance(topics or {}, Mapping):
+            raise TypeError(
+                f"topics must be names with their numbers of partitions, such as {{'t': 3}}, not "
+                f"{topics!r}"
+            )
         for name, count in (topics or {}).items():
             self._state.create_topic(name, count)
         for api, versions in (api_versions or {}).items():
@@ -468,6 +474,9 @@ class ScriptedCluster:
         creates a response from plain values. ``None`` sends nothing. A handler that does not return
         keeps the client waiting.
         """
+        if not callable(handler):
+            raise TypeError(f"the handler of {api!r} is no function: {handler!r}")
+        check_takes(handler, (None, None), TypeError, f"the handler of {api!r}", may_wait=True)
         return self._rule(api, Handle(handler), times, node, where)
 
     def _rule(
@@ -480,6 +489,10 @@ class ScriptedCluster:
     ) -> Rule:
         if node is not None:
             self._node(node)
+        if times is not None and (isinstance(times, bool) or not isinstance(times, int)):
+            raise TypeError(f"times must be a number, or None for all requests, not {times!r}")
+        if times is not None and times < 1:
+            raise ValueError(f"times must be at least 1, or None for all requests, not {times}")
         return self._script.add(Rule(api_key(api), action, times, node, where))
 
     def offer(self, api: Api, versions: Versions | None, *, node: int | None = None) -> None:
@@ -491,6 +504,8 @@ class ScriptedCluster:
             node: The node; ``None`` for all.
         """
         key = api_key(api)
+        if versions is not None and not (isinstance(versions, tuple | list) and len(versions) == 2):
+            raise TypeError(f"versions must be (lowest, highest), or None, not {versions!r}")
         for each in self._state.nodes:
             if node not in (None, each.node_id):
                 continue

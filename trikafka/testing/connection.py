@@ -7,6 +7,7 @@ stream. The :class:`Script` has the test's rules, and :data:`ANSWERS` the handle
 
 from __future__ import annotations
 
+import inspect
 import struct
 from collections import deque
 from collections.abc import Mapping
@@ -276,7 +277,7 @@ class ScriptedConnection:
 
         match plan.verdict:
             case Handle(handler):
-                return await handler(seen.request, default)
+                return await _handled(seen.api_name, handler(seen.request, default))
             case Drop(after):
                 if after:
                     await default()
@@ -296,3 +297,16 @@ class ScriptedConnection:
                     await default()
                 call.fail = plan.verdict
         return await default()
+
+
+async def _handled(api: str, made: object) -> Message | None:
+    """Return the response of a test's handler. Raises ``TypeError`` for what is none."""
+    if not inspect.isawaitable(made):
+        raise TypeError(f"the handler of {api!r} is a plain function, and has to be async")
+    response: Any = await made
+    if response is not None and not hasattr(response, "API_VERSION"):
+        raise TypeError(
+            f"the handler of {api!r} returned {type(response).__name__}; it may return what "
+            "`await default()` or respond(...) returns, or None, which sends nothing"
+        )
+    return response

@@ -381,6 +381,10 @@ class State:
         config: Mapping[str, str] | None = None,
     ) -> Topic:
         """Create a topic; its leaders are spread over the nodes."""
+        if not isinstance(partitions, int):
+            raise TypeError(
+                f"the number of partitions of topic {name!r} must be a number, not {partitions!r}"
+            )
         if partitions < 0:
             raise ValueError(f"topic {name!r} cannot have {partitions!r} partitions")
         count = len(self.nodes)
