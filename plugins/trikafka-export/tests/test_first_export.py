@@ -205,6 +205,7 @@ async def first_export(
 async def test_quiet_destination_stores_its_start(
     autojump_clock: MockClock, world: World, options: dict[str, str]
 ) -> None:
+    autojump_clock.autojump_threshold = 1  # a table is asked in threads, which take real time
     assert (await first_export(world, **options)).positions == {T0: 1}
     plan = json.loads((world.root / "_trikafka" / "plan-000001.json").read_text())
     assert (plan["ranges"], plan["since"]) == ([], {"t": 9 * HOUR})
@@ -212,6 +213,7 @@ async def test_quiet_destination_stores_its_start(
 
 async def test_start_is_kept_for_a_table_to_be(autojump_clock: MockClock, world: World) -> None:
     """The first record shows the columns of the table, which keeps the partitions of the start."""
+    autojump_clock.autojump_threshold = 1  # a table is asked in threads, which take real time
     options = {"format": "delta", "value_format": "json", "partition_by": "topic"}
     assert (await first_export(world, **options)).rows == 0
     assert not (world.root / "_delta_log").exists()
@@ -230,6 +232,7 @@ async def test_quiet_table_without_columns_warns(
     autojump_clock: MockClock, world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The catalog decides where the table will be, so no folder can store the start yet."""
+    autojump_clock.autojump_threshold = 10  # a table is asked in threads, which take real time
     lake = make_lake("iceberg", tmp_path)
     options = {**lake.options, "value_format": "json"}
     first = await first_export(world, destination=lake.destination, **options)
