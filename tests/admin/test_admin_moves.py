@@ -275,6 +275,20 @@ async def test_replica_has_a_place_and_a_goal(autojump_clock: trio.testing.MockC
         assert asked == {0: [1], 1: [0]}
 
 
+async def test_missing_broker_fails_its_replicas(autojump_clock: trio.testing.MockClock) -> None:
+    """The error has results and failures by what was asked for: the replicas."""
+    here, gone = TopicPartitionReplica("t", 0, 1), TopicPartitionReplica("t", 1, 7)
+    also = TopicPartitionReplica("t", 0, 7)
+    async with ScriptedCluster(nodes=2, topics={"t": 2}) as cluster, opened(cluster) as admin:
+        shows_directories(cluster)
+        with pytest.raises(AdminErrors, match="no live broker 7; it has 0, 1") as raised:
+            await admin.describe_replica_log_dirs([here, gone, also])
+        assert set(raised.value.failures) == {gone, also}
+        assert raised.value.results[here].path == "/1/a"
+        with pytest.raises(TrikafkaError, match="no live broker 7"):
+            await admin.describe_replica_log_dirs([gone, also])
+
+
 async def test_moved_replicas_go_to_their_brokers(autojump_clock: trio.testing.MockClock) -> None:
     async def answer(request: Any, default: Any) -> Any:
         results = [
@@ -566,6 +580,8 @@ async def test_bad_input_is_refused_before_any_request(
         ({"assignments": {0: [0]}, "partitions": 1}, "give either"),
         ({"assignments": {0: []}}, "replicas of partition 0"),
         ({"assignments": [[0]]}, "a mapping"),
+        ({"assignments": {0: [0], "1": [0]}}, "from 0 on"),
+        ({"assignments": {0: [0], None: [0]}}, "from 0 on"),
     ],
 )
 def test_wrong_assignments_are_refused(given: Any, text: str) -> None:

@@ -108,6 +108,7 @@ async def test_topics_are_found_and_deleted_by_id(autojump_clock: trio.testing.M
         by_id = await admin.describe_topics([u, t])
         assert {one.name: len(one.partitions) for one in by_id.values()} == {"u": 2, "t": 1}
         assert list(by_id) == [u, t]
+        assert list(await admin.describe_topics(one for one in (u, t))) == [u, t]
         missing = uuid.UUID(int=1)
         with pytest.raises(AdminErrors, match=f"topic id {missing}") as caught:
             await admin.describe_topics([missing, t])

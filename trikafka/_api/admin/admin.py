@@ -720,21 +720,18 @@ class Admin(MeteredClient):
             ConfigurationError: ``replicas`` are not such values.
             TrikafkaError: The cluster has no live broker of such a number.
             AuthorizationError: The right to ``Describe`` the cluster is missing.
-            AdminErrors: Some of several brokers failed; it has the directories of the others.
+            AdminErrors: Some of several replicas failed; it has the directories of the others.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
         """
-        chosen = log_dirs.checked_replicas(replicas)
-        wanted = log_dirs.by_broker(chosen)
-        parts: Parts[int, dict[str, LogDirDescription]] = Parts(wanted)
+        parts: Parts[TopicPartitionReplica, ReplicaLogDir] = Parts(
+            log_dirs.checked_replicas(replicas)
+        )
 
-        attempt = partial(log_dirs.describe, wanted=wanted)
-        found = await self._call_parts("describe_replica_log_dirs", attempt, parts, timeout)
-        return {
-            one: log_dirs.place_of(TopicPartition(one.topic, one.partition), found[one.broker])
-            for one in chosen
-        }
+        return await self._call_parts(
+            "describe_replica_log_dirs", log_dirs.describe_replicas, parts, timeout
+        )
 
     async def alter_replica_log_dirs(
         self, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None

@@ -148,7 +148,7 @@ async def describe(
     routing: Routing,
     call: RunningCall,
     parts: Parts[int, Directories],
-    wanted: Mapping[int, list[TopicPartition]] | list[TopicPartition] | None,
+    partitions: list[TopicPartition] | None,
 ) -> None:
     """Ask the brokers that are left for their directories.
 
@@ -156,42 +156,66 @@ async def describe(
         routing: The routes to the brokers.
         call: The call.
         parts: The brokers.
-        wanted: The partitions to show, of all brokers or by broker; ``None`` means all.
+        partitions: The partitions to show; ``None`` means all.
     """
-
-    def wanted_of(broker: int) -> list[TopicPartition] | None:
-        return wanted[broker] if isinstance(wanted, Mapping) else wanted
-
-    def build(brokers: list[int]) -> DescribeLogDirsRequest:
-        partitions = wanted_of(brokers[0])
-        topic = DescribeLogDirsRequest.DescribableLogDirTopic
-        return DescribeLogDirsRequest(
-            topics=None
-            if partitions is None
-            else [
-                topic(topic=name, partitions=numbers)
-                for name, numbers in by_topic(partitions).items()
-            ]
-        )
 
     def read(response: Any, brokers: list[int]) -> None:
         (broker,) = brokers
-        if getattr(response, "error_code", 0):  # from version 3 on
-            parts.failed(
-                broker,
-                from_code(
-                    response.error_code,
-                    f"the log directories of broker {broker}",
-                    operation="Describe",
-                ),
-            )
+        if (error := _error(response, broker)) is not None:
+            parts.failed(broker, error)
         else:
-            partitions = wanted_of(broker)
-            only = None if partitions is None else set(partitions)
-            parts.done(broker, {each.log_dir: _directory(each, only) for each in response.results})
+            parts.done(broker, _directories(response, partitions))
         parts.check(brokers, "DescribeLogDirs")
 
-    await routing.each_broker(call, {broker: [broker] for broker in parts.left}, parts, build, read)
+    places: dict[Place, list[int]] = {broker: [broker] for broker in parts.left}
+    await routing.each_broker(call, places, parts, lambda brokers: _request(partitions), read)
+
+
+async def describe_replicas(
+    routing: Routing, call: RunningCall, parts: Parts[TopicPartitionReplica, ReplicaLogDir]
+) -> None:
+    """Ask the brokers of the replicas that are left for their directories."""
+
+    def build(replicas: list[TopicPartitionReplica]) -> DescribeLogDirsRequest:
+        return _request(list(map(_partition, replicas)))
+
+    def read(response: Any, replicas: list[TopicPartitionReplica]) -> None:
+        error = _error(response, replicas[0].broker)
+        directories = _directories(response, list(map(_partition, replicas)))
+        for one in replicas:
+            if error is not None:
+                parts.failed(one, error)
+            else:
+                parts.done(one, place_of(_partition(one), directories))
+        parts.check(replicas, "DescribeLogDirs")
+
+    await routing.each_broker(call, _by_broker(parts.left), parts, build, read)
+
+
+def _request(partitions: list[TopicPartition] | None) -> DescribeLogDirsRequest:
+    topic = DescribeLogDirsRequest.DescribableLogDirTopic
+    return DescribeLogDirsRequest(
+        topics=None
+        if partitions is None
+        else [
+            topic(topic=name, partitions=numbers) for name, numbers in by_topic(partitions).items()
+        ]
+    )
+
+
+def _error(response: Any, broker: int) -> TrikafkaError | None:
+    code = getattr(response, "error_code", 0)  # from version 3 on
+    what = f"the log directories of broker {broker}"
+    return from_code(code, what, operation="Describe") if code else None
+
+
+def _directories(response: Any, partitions: list[TopicPartition] | None) -> Directories:
+    only = None if partitions is None else set(partitions)
+    return {each.log_dir: _directory(each, only) for each in response.results}
+
+
+def _partition(replica: TopicPartitionReplica) -> TopicPartition:
+    return TopicPartition(replica.topic, replica.partition)
 
 
 def _directory(each: Any, only: set[TopicPartition] | None) -> LogDirDescription:
@@ -213,11 +237,12 @@ def _directory(each: Any, only: set[TopicPartition] | None) -> LogDirDescription
     )
 
 
-def by_broker(replicas: Iterable[TopicPartitionReplica]) -> dict[int, list[TopicPartition]]:
-    """Return the partitions of replicas by their brokers."""
-    found: dict[int, list[TopicPartition]] = defaultdict(list)
+def _by_broker(
+    replicas: Iterable[TopicPartitionReplica],
+) -> dict[Place, list[TopicPartitionReplica]]:
+    found: dict[Place, list[TopicPartitionReplica]] = defaultdict(list)
     for one in replicas:
-        found[one.broker].append(TopicPartition(one.topic, one.partition))
+        found[one.broker].append(one)
     return found
 
 
@@ -244,14 +269,11 @@ async def move(
     moves: Mapping[TopicPartitionReplica, str],
 ) -> None:
     """Let the brokers move the replicas that are left to other directories."""
-    left: dict[Place, list[TopicPartitionReplica]] = defaultdict(list)
-    for replica in parts.left:
-        left[replica.broker].append(replica)
 
     def build(replicas: list[TopicPartitionReplica]) -> AlterReplicaLogDirsRequest:
         paths: dict[str, list[TopicPartition]] = defaultdict(list)
         for one in replicas:
-            paths[moves[one]].append(TopicPartition(one.topic, one.partition))
+            paths[moves[one]].append(_partition(one))
         directory = AlterReplicaLogDirsRequest.AlterReplicaLogDir
         topic = directory.AlterReplicaLogDirTopic
         return AlterReplicaLogDirsRequest(
@@ -283,4 +305,4 @@ async def move(
                 parts.failed(one, error)
         parts.check(replicas, "AlterReplicaLogDirs")
 
-    await routing.each_broker(call, left, parts, build, read)
+    await routing.each_broker(call, _by_broker(parts.left), parts, build, read)

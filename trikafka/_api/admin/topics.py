@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -87,6 +87,8 @@ def checked_topics(topics: Iterable[Any]) -> tuple[list[Any], bool]:
 
     Raises :exc:`ConfigurationError`.
     """
+    if isinstance(topics, Iterator):
+        topics = list(topics)  # it can be read only once
     if isinstance(topics, Collection) and any(isinstance(one, uuid.UUID) for one in topics):
         for one in topics:
             if not isinstance(one, uuid.UUID) or not one.int:

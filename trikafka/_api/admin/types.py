@@ -169,7 +169,8 @@ class NewTopic:
             self._check_assignments(self.assignments)
 
     def _check_assignments(self, given: object) -> None:
-        if not isinstance(given, Mapping) or sorted(given) != list(range(len(given))):
+        # Numbers of several types, or text among them, may have no order.
+        if not isinstance(given, Mapping) or set(given) != set(range(len(given))):
             raise ConfigurationError(
                 "assignments must be a mapping of each partition's number, from 0 on, to the "
                 f"numbers of brokers, not {given!r}"
