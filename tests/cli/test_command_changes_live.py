@@ -112,6 +112,36 @@ def test_wrong_reset_is_refused(
     assert text in ended.err
 
 
+def test_offsets_of_one_topic_are_deleted(command: Command, topic: str) -> None:
+    group, other = fresh(), fresh()
+    assert command("topics", "create", other, "--partitions", "1").code == 0
+    start = ("groups", "reset-offsets", group, "-t", topic, "-t", other, "--to", "earliest")
+    until = time.monotonic() + 60
+    while command(*start, "--execute").code:  # a broker learns of a topic later
+        assert time.monotonic() < until
+    delete = ("groups", "delete-offsets", group, "-t", topic)
+    ended = command(*delete)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.decode().split()[:6] == ["TOPIC", "PARTITION", "OFFSET", topic, "0", "0"]
+    assert b"nothing was deleted; add --execute" in ended.out
+    assert len(offsets_of(command, group)) == 3
+    ended = command(*delete, "--execute", "--json")
+    assert json.loads(ended.out)["executed"]
+    assert offsets_of(command, group) == {(other, 0): 0}
+    ended = command(*delete, "--execute")
+    assert (ended.code, ended.out) == (1, b"")
+    assert f"has no offsets of topic {topic!r}; it has those of {other}" in ended.err
+    ended = command("groups", "delete-offsets", fresh(), "-t", topic)
+    assert (ended.code, "does not exist" in ended.err) == (1, True)
+
+
+def offsets_of(command: Command, group: str) -> dict[tuple[str, int], int]:
+    ended = command("groups", group, "--json")
+    assert ended.code == 0, ended.err
+    (found,) = json.loads(ended.out)
+    return {(part["topic"], part["partition"]): part["offset"] for part in found["partitions"]}
+
+
 def settings_with(
     command: Command, topic: str, name: str, value: str | None
 ) -> dict[str, tuple[str, str]]:

@@ -85,7 +85,7 @@ def test_quotas_are_set_listed_and_deleted(broker: str, command: Command) -> Non
         (("acl",), "did you mean 'acls'?"),
         (("quota",), "did you mean 'quotas'?"),
         (("user",), "did you mean 'users'?"),
-        (("quorum",), "did you mean 'cluster'?"),
+        (("quorum",), "did you mean 'cluster quorum'?"),
         (("cluster", "features", "--set", "x=new"), "must be a whole number, not 'new'"),
         (("cluster", "features", "--downgrade", "safe"), "go with --set"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import click
 import pytest
 from piping import settings
 from trio.testing import MockClock as Clock
@@ -11,7 +12,7 @@ from trio.testing import MockClock as Clock
 import trikafka
 from trikafka import ConfigResource, ErrorCode, TopicPartition
 from trikafka.cli.configs import planned
-from trikafka.cli.transactions import aborted
+from trikafka.cli.transactions import aborted, open_transactions, remembered
 from trikafka.testing import ScriptedCluster, encode_batch
 
 T0 = TopicPartition("t", 0)
@@ -118,6 +119,32 @@ async def test_abort_acts_without_the_look_up(
         assert (found.producer_id, known) == (5, None)
         assert len(cluster.requests("WriteTxnMarkers")) == 1
         assert "coordinator that knows the aborted transaction failed" in capsys.readouterr().err
+
+
+async def test_open_transaction_is_found_by_id(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+        trikafka.open_producer(**settings(cluster, transactional_id="x")) as producer,
+    ):
+        async with producer.transaction():
+            await producer.send("t", b"v", partition=0)
+            with click.Context(click.Command("abort")):
+                (found,) = await open_transactions(admin, ["x"])
+                (row,) = await remembered(admin, [T0], only_open=True)
+        assert (found.transactional_id, found.partitions) == ("x", (T0,))
+        assert (row[:3], row[-2:]) == (("t", 0, found.producer_id), (0, "x"))
+        # Fencing an id would make it, or end a program that holds nothing open.
+        with click.Context(click.Command("abort")):
+            with pytest.raises(click.ClickException, match=r"'x' has no open transaction \(Com"):
+                await open_transactions(admin, ["x"])
+            with pytest.raises(trikafka.TrikafkaError):
+                await open_transactions(admin, ["nosuch"])
+            assert await remembered(admin, [T0], only_open=True) == []
+            assert [row[-2:] for row in await remembered(admin, [T0], only_open=False)] == [
+                (None, None)
+            ]
+        assert len(cluster.requests("InitProducerId")) == 1
 
 
 def hang(cluster: ScriptedCluster) -> None:

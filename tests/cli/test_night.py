@@ -10,6 +10,7 @@ from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka import ErrorCode, OffsetSpec, PartitionInfo, TopicPartition
+from trikafka.cli.deleting_offsets import stored_places
 from trikafka.cli.health import Health, Trouble, examined, report, summary
 from trikafka.cli.offsets import Ends, Found, found_at, found_ends, parse_at
 from trikafka.testing import ScriptedCluster
@@ -121,6 +122,20 @@ def test_places_of_offsets() -> None:
             parse_at(wrong)
 
 
+def test_offsets_to_delete_are_stored_ones() -> None:
+    """Also those of a topic that is gone."""
+    t0, t1, u0 = (TopicPartition(*each) for each in (("t", 0), ("t", 1), ("u", 0)))
+    stored = [u0, t1, t0]
+    assert stored_places("g", stored, {"t": None}) == [t0, t1]
+    assert stored_places("g", stored, {"u": {0}, "t": {1}}) == [u0, t1]
+    with pytest.raises(click.ClickException, match="no offsets of topic 'v'; it has those of t, u"):
+        stored_places("g", stored, {"v": None})
+    with pytest.raises(click.ClickException, match="no offset of partition 7 of topic 't'"):
+        stored_places("g", stored, {"t": {0, 7}})
+    with pytest.raises(click.ClickException, match=r"no offsets of topic 't'$"):
+        stored_places("g", [], {"t": None})
+
+
 @pytest.mark.parametrize(
     ("args", "meant"),
     [
@@ -134,6 +149,29 @@ def test_places_of_offsets() -> None:
         ("topics rm t", "'delete'"),
         ("describe t", "'topics describe'"),
         ("reset g", "'groups reset-offsets'"),
+        ("help", "'--help'"),
+        ("version", "'--version'"),
+        ("quorum", "'cluster quorum'"),
+        ("features", "'cluster features'"),
+        ("producers t", "'transactions producers'"),
+        ("groups reset g --to earliest", "'trikafka groups reset-offsets GROUP'"),
+        ("groups describe g --members", "--describe"),
+        ("groups --delete-offsets -G g", "'trikafka groups delete-offsets'"),
+        ("topics --under-replicated-partitions", "'trikafka cluster health'"),
+        ("topics describe --unavailable-partitions", "'trikafka cluster health'"),
+        ("topics create t -c a=1", "'--config'"),
+        ("configs --alter --entity-type topics", "'trikafka configs set'"),
+        (
+            "configs unset topic t retention.ms",
+            "'trikafka configs set topic NAME --delete SETTING'",
+        ),
+        ("acls --add --allow-principal User:a", "'trikafka acls set'"),
+        ("acls set --allow-principal User:a", "'-u'"),
+        ("acls --remove", "'trikafka acls delete'"),
+        ("reassign --verify", "'trikafka reassign status'"),
+        ("reassign drain 1", "'trikafka reassign move --off BROKER'"),
+        ("cluster --features", "'trikafka cluster features'"),
+        ("--list", "'trikafka topics list'"),
     ],
 )
 def test_words_of_habit_name_the_command(command: Command, args: str, meant: str) -> None:

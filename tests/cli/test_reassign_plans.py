@@ -87,6 +87,27 @@ def test_sizes_are_readable(size: int | None, text: str | None) -> None:
     assert readable(size) == text
 
 
+def test_emptied_broker_keeps_nothing() -> None:
+    """Only its replicas move; those on a broker that is down stay."""
+    now = {T[0]: (1, 2), T[1]: (2, 9), T[2]: (9, 1), T[3]: (9,)}
+    assert planned(now, [2, 3], None, NO_RACKS, [1]) == {
+        T[0]: (2, 3),
+        T[1]: (2, 9),
+        T[2]: (9, 3),
+        T[3]: (9,),
+    }
+    assert planned(now, [2, 3], None, NO_RACKS, [9]) == {
+        T[0]: (1, 2),
+        T[1]: (2, 3),
+        T[2]: (1, 3),
+        T[3]: (3,),
+    }
+    with pytest.raises(click.ClickException, match=r"shall have 2 replicas.*are 1 brokers"):
+        planned({T[0]: (1, 2)}, [2], None, NO_RACKS, [1])
+    now = {T[0]: (1, 2), T[1]: (2,)}
+    assert planned(now, [2], 1, NO_RACKS, [1]) == {T[0]: (2,), T[1]: (2,)}
+
+
 # --- plans in a file ------------------------------------------------------------------------------
 
 
@@ -317,3 +338,53 @@ def test_plan_needs_no_right_to_list_moves(command: Command, moving: Moving) -> 
     assert ended.err.startswith("Warning: this user may not list reassignments")
     ended = command("reassign", "move", "-t", "t", "--to", "2,3", "--execute")
     assert (ended.code, moving.asked) == (1, [])
+
+
+@pytest.fixture
+def three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands ask a cluster of three brokers with two topics."""
+    opened = opening.open_admin
+
+    @asynccontextmanager
+    async def scripted(**ignored: Any) -> AsyncIterator[Admin]:
+        async with (
+            ScriptedCluster(nodes=3, topics={"t": 2, "u": 1}) as cluster,
+            opened(**settings(cluster)) as admin,
+        ):
+            u = TopicPartition("u", 0)
+            await admin.alter_partition_reassignments({T[0]: [0, 1], T[1]: [1, 2], u: [2, 0]})
+            yield admin
+
+    monkeypatch.setattr(opening, "open_admin", scripted)
+
+
+def test_broker_is_emptied_of_all_topics(command: Command, three: None) -> None:
+    ended = command("reassign", "move", "--off", "0", "-o", "json")
+    assert (ended.code, ended.err) == (0, "")
+    assert json.loads(ended.out) == {
+        "executed": False,
+        "partitions": [
+            {"topic": "t", "partition": 0, "before": [0, 1], "after": [1, 2]},
+            {"topic": "u", "partition": 0, "before": [2, 0], "after": [2, 1]},
+        ],
+    }
+    ended = command("reassign", "move", "--off", "0", "-t", "u", "--execute", "-o", "json")
+    assert [each["topic"] for each in json.loads(ended.out)["partitions"]] == ["u"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "reason"),
+    [
+        (("--off", "7"), 1, "broker 7 is not live, and has none of these partitions' replicas"),
+        (("--off", "0", "--to", "0,1"), 2, "broker 0 is in --to and in --off: choose one"),
+        (("--off", "0,x"), 2, "Invalid value for --off: '0,x' is not a list of broker numbers"),
+        (("--off", "0", "--file", __file__), 2, "give --topic or --off, or --file alone"),
+        (("--off", "0,1"), 1, "shall have 2 replicas, and there are 1 brokers for them"),
+    ],
+)
+def test_broker_that_cannot_be_emptied(
+    command: Command, three: None, args: tuple[str, ...], code: int, reason: str
+) -> None:
+    ended = command("reassign", "move", *args)
+    assert (ended.code, ended.out) == (code, b"")
+    assert reason in ended.err

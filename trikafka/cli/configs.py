@@ -50,7 +50,14 @@ _kind = click.argument("kind", type=_Kind(_TYPES), metavar="|".join(_TYPES))
 _name = click.argument("name", required=False)
 
 
-@click.group(cls=Suggesting, words={"get": "show list describe", "set": "alter delete"})
+@click.group(
+    cls=Suggesting,
+    words={
+        "get": "show list describe",
+        "set": "alter",
+        "trikafka configs set topic NAME --delete SETTING": "delete unset remove",
+    },
+)
 @common_options
 def command(common: Common) -> None:
     """Show or change settings of topics, brokers and groups."""

@@ -1,4 +1,4 @@
-"""``trikafka groups``: list, describe and delete consumer groups, and reset their offsets."""
+"""``trikafka groups``: list, describe and delete consumer groups, and change their offsets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from .admin import ask, chosen
 from .deleting import delete_groups
+from .deleting_offsets import delete_offsets
 from .lag import at_least, lag
 from .options import Common, common_options, output_option
 from .partly import beside, consumer_groups, each, every_group, named_groups, others
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
     from ..types import TopicPartition
 
 
-class _Groups(WithVerbs):
-    verbs = MappingProxyType(
-        {"lag": lag, "reset-offsets": reset_offsets, "remove-members": remove_members}
-    )
-
-
 #: What a word means that is no group, by other tools' habits.
 _HINTS = {
     **{verb: f"; did you mean --{verb}?" for verb in ("list", "describe", "delete")},
@@ -38,10 +33,26 @@ _HINTS = {
     ),
     **dict.fromkeys(("offsets", "show"), "; did you mean 'trikafka groups GROUP'?"),
     **dict.fromkeys(
+        ("delete-offset", "offset-delete", "offsets-delete"),
+        "; did you mean 'trikafka groups delete-offsets GROUP'?",
+    ),
+    **dict.fromkeys(
         ("remove", "remove-member", "kick", "members"),
         "; did you mean 'trikafka groups remove-members GROUP'?",
     ),
 }
+
+
+class _Groups(WithVerbs):
+    verbs = MappingProxyType(
+        {
+            "lag": lag,
+            "reset-offsets": reset_offsets,
+            "delete-offsets": delete_offsets,
+            "remove-members": remove_members,
+        }
+    )
+    habits = MappingProxyType(_HINTS)
 
 
 @click.command(cls=_Groups)
@@ -79,8 +90,8 @@ def command(
     partitions has a line of its own.
 
     "trikafka groups lag GROUP" shows only the lag, with --watch again and again; "trikafka groups
-    reset-offsets GROUP" sets the offsets of a group, and "remove-members GROUP" removes its
-    members; see their --help.
+    reset-offsets GROUP" sets the offsets of a group, "delete-offsets GROUP" deletes those of topics,
+    and "remove-members GROUP" removes its members; see their --help.
     """
     if list_ + describe + delete > 1:
         raise click.UsageError("only one of --list, --describe and --delete")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,10 +11,10 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import changed
+from .partly import changed, known_topics
 from .progress import warn
 from .reassign_plan import Plan, Replicas, check_brokers, elsewhere, place_replicas, read_plan
-from .resetting import execute_option, look_up, parse_topics, topics_option
+from .resetting import execute_option, look_up, parse_topics, partitions_of, topics_option
 from .suggesting import Suggesting
 from .tables import partition_json, say, say_json, table
 
@@ -40,6 +40,7 @@ class Move(NamedTuple):
     otherwise="'move' begins, 'status' shows and 'cancel' ends a reassignment",
     words={
         "move": "plan generate execute start to",
+        "trikafka reassign move --off BROKER": "drain decommission evacuate off from",
         "status": "verify list show progress",
         "cancel": "stop abort",
     },
@@ -56,6 +57,12 @@ def command(common: Common) -> None:
     "brokers",
     metavar="BROKER,...",
     help="The brokers that shall have the replicas. Default: all live brokers.",
+)
+@click.option(
+    "--off",
+    metavar="BROKER,...",
+    help="Brokers, live or not, that shall have none of these replicas. Without --topic: of all "
+    "topics.",
 )
 @click.option(
     "--replicas",
@@ -76,25 +83,35 @@ def move(
     common: Common,
     topics: tuple[str, ...],
     brokers: str | None,
+    off: str | None,
     replicas: int | None,
     plan: str | None,
     execute: bool,
     output: str,
 ) -> None:
-    """Move replicas of topics to other brokers.
+    """Move replicas of topics to other brokers, or all replicas off some brokers.
 
     Replicas that are on one of the brokers stay there. The others go to the brokers with the fewest
-    replicas of these topics, in racks that the partition does not have yet. A plan may name log
-    directories, too. Without --execute nothing is moved: the table shows what would be.
+    replicas of these topics, in racks that the partition does not have yet. With --off only the
+    replicas on these brokers move. A plan may name log directories, too. Without --execute nothing
+    is moved: the table shows what would be.
     """
-    if bool(topics) is bool(plan) or (plan and (brokers or replicas)):
-        raise click.UsageError("give --topic, or --file alone")
-    chosen, given = parse_topics(topics), _numbers(brokers)
+    if bool(topics or off) is bool(plan) or (plan and (brokers or replicas)):
+        raise click.UsageError("give --topic or --off, or --file alone")
+    chosen, given = parse_topics(topics), _numbers(brokers, "--to")
+    emptied = _numbers(off, "--off") or []
+    if both := [each for each in given or () if each in emptied]:
+        raise click.UsageError(f"broker {both[0]} is in --to and in --off: choose one")
     wanted = read_plan(plan) if plan else None
 
     async def work(admin: Admin) -> list[Move]:
-        asked = chosen if wanted is None else _topics_in(wanted.replicas)
-        partitions, known = await look_up(admin, asked)
+        if wanted is not None:
+            partitions, known = await look_up(admin, _topics_in(wanted.replicas))
+        elif chosen:
+            partitions, known = await look_up(admin, chosen)
+        else:
+            known, missing = await known_topics(admin, ())
+            partitions = partitions_of(dict.fromkeys(known), known, missing)
         there = {
             tp: info.replicas
             for tp in partitions
@@ -108,7 +125,9 @@ def move(
         cluster = await admin.describe_cluster()
         racks = {node.node_id: node.rack for node in cluster.nodes}
         if wanted is None:
-            todo = Plan(planned(now, _live(given, racks), replicas, racks), {})
+            _check_emptied(emptied, racks, now.values())
+            places = [each for each in _live(given, racks) if each not in emptied]
+            todo = Plan(planned(now, places, replicas, racks, emptied), {})
         else:
             check_brokers(wanted.replicas, there, racks)
             todo = Plan(wanted.replicas, await elsewhere(admin, wanted.directories))
@@ -155,22 +174,32 @@ def planned(
     brokers: Sequence[int],
     replicas: int | None,
     racks: Mapping[int, str | None],
+    emptied: Collection[int] = (),
 ) -> dict[TopicPartition, Replicas]:
     """Return the replicas of each partition on these brokers, with as few moves as possible.
+
+    With brokers to be ``emptied``, partitions without a replica there stay as they are, and so do
+    replicas on a broker that is only down.
 
     Raises:
         click.ClickException: There are fewer brokers than replicas.
     """
-    kept = {tp: [each for each in own if each in brokers] for tp, own in now.items()}
+    kept = {
+        tp: [each for each in own if (each not in emptied if emptied else each in brokers)]
+        for tp, own in now.items()
+    }
     load = Counter(each for own in kept.values() for each in own)
     leads = Counter(own[0] for own in kept.values() if own)
     found = {}
     for tp, own in kept.items():
+        if emptied and len(own) == len(now[tp]):
+            found[tp] = now[tp]
+            continue
         count = len(now[tp]) if replicas is None else replicas
-        if count > len(brokers):
+        if count > len({*own, *brokers}):
             raise click.ClickException(
-                f"{tp} shall have {count} replicas, and there are {len(brokers)} brokers for "
-                "them; --replicas or --to changes that"
+                f"{tp} shall have {count} replicas, and there are {len({*own, *brokers})} brokers "
+                "for them; --replicas or --to changes that"
             )
         while len(own) > count:
             load[own[-1]] -= 1
@@ -195,13 +224,29 @@ def planned(
     return found
 
 
-def _numbers(text: str | None) -> list[int] | None:
+def _check_emptied(
+    emptied: Iterable[int], live: Container[int], replicas: Iterable[Replicas]
+) -> None:
+    """Refuse a broker that is not live and has no replicas: the number may be wrong.
+
+    Raises:
+        click.ClickException: There is such a broker.
+    """
+    known = {each for own in replicas for each in own}
+    for each in emptied:
+        if each not in live and each not in known:
+            raise click.ClickException(
+                f"broker {each} is not live, and has none of these partitions' replicas"
+            )
+
+
+def _numbers(text: str | None, option: str) -> list[int] | None:
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise click.BadParameter(
-            f"{text!r} is not a list of broker numbers such as 1,2,3", param_hint="--to"
+            f"{text!r} is not a list of broker numbers such as 1,2,3", param_hint=option
         )
     return list(dict.fromkeys(map(int, parts)))
 

@@ -39,6 +39,14 @@ _OPTIONS = MappingProxyType(
             ("--consumer-property", "--producer-property", "--command-property", "--property"), "-X"
         ),
         "--format": "--output",
+        "-c": "--config",
+        **dict.fromkeys(("--allow-principal", "--principal"), "-u"),
+        "--deny-principal": "--deny",
+        **dict.fromkeys(("--allow-host", "--deny-host"), "--host"),
+        **dict.fromkeys(("--resource-pattern-type", "--pattern-type"), "--prefix"),
+        "--password": "--password-file",
+        "--offset-json-file": "--before",
+        "--reassignment-json-file": "--file",
     }
 )
 #: Modes of kcat, with the command for each.
@@ -60,11 +68,13 @@ class WithVerbs(click.Command):
     Any other first argument is the command's: ``trikafka groups NAME`` shows a group. If the
     command has no arguments, the error about another word suggests a verb. Options that the verb
     has may stand before it; a word after ``--`` is an argument. ``words`` maps words of other tools
-    to the command lines that are meant.
+    to the command lines that are meant. If a command with arguments gets a word that is usually a
+    verb, and options that it does not have, the error has the hint of ``habits``.
     """
 
     verbs: ClassVar[Mapping[str, click.Command]] = {}
     words: ClassVar[Mapping[str, str]] = {}
+    habits: ClassVar[Mapping[str, str]] = {}
 
     def make_context(
         self,
@@ -85,7 +95,14 @@ class WithVerbs(click.Command):
             hint = f"; did you mean 'trikafka {meant}'?" if meant else ""
             context = click.Context(self, parent, info_name)
             raise click.UsageError(f"there is no command '{info_name} {rest[0]}'{hint}", context)
-        return super().make_context(info_name, args, parent, **extra)
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.NoSuchOption:
+            if not rest or rest[0] not in self.habits:
+                raise
+            context = click.Context(self, parent, info_name)
+            text = f"there is no command '{info_name} {rest[0]}'{self.habits[rest[0]]}"
+            raise click.UsageError(text, context) from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # A command with arguments completes the verbs as its first one: see `complete_verbs`.
@@ -232,12 +249,33 @@ def option_hint(error: click.NoSuchOption) -> str:
     if error.ctx is None:
         return ""
     meant = _MODES.get(error.option_name) if error.ctx.parent is None else None
+    if meant is None and error.option_name not in _OPTIONS:
+        meant = _verb_of(error.ctx, error.option_name.removeprefix("--"))
     if meant is None and (ours := _OPTIONS.get(error.option_name)) is not None:
         names = {
             name for param in error.ctx.command.params for name in (*param.opts, param.metavar)
         }
         meant = ours if ours.split()[0] in {name and name.rstrip(".") for name in names} else None
     return f"; did you mean {meant!r}?" if meant else ""
+
+
+def _verb_of(ctx: click.Context, word: str) -> str | None:
+    """Return the command line that is meant by an option, as in kafka-acls --add, or ``None``."""
+    for each in (ctx, ctx.parent):
+        # An option may be that of a group's default command. The root has none.
+        if each is None or (each is not ctx and each.parent is None):
+            continue
+        command = each.command
+        if isinstance(command, WithVerbs):
+            meant = f"{each.info_name} {word}" if word in command.verbs else command.words.get(word)
+            if meant is not None:
+                return f"trikafka {meant}"
+        elif isinstance(command, Suggesting):
+            meant = word if word in command.commands else command.words.get(word)
+            if meant is not None:
+                begins = meant.startswith("trikafka ")
+                return meant if begins else f"{each.command_path} {meant}"
+    return None
 
 
 def argument_hint(error: click.UsageError) -> str:

@@ -60,6 +60,8 @@ class _TopicVerbs(Suggesting):
         "trikafka configs get topic": "config configs",
         "trikafka configs set topic": "alter-config set-config",
         "trikafka records delete": "trim trim-prefix",
+        "trikafka cluster health": "health under-replicated under-replicated-partitions "
+        "unavailable-partitions under-min-isr-partitions at-min-isr-partitions",
         "elect": "elect-leaders leader-election",
     },
 )
