@@ -79,6 +79,26 @@ def test_only_a_doubted_change_says_so() -> None:
         assert caught.value.__cause__ is (lost if doubted else None)
 
 
+def test_late_parts_have_their_own_reasons() -> None:
+    """The last error of the call is that of one part: another one waited for something else."""
+    parts: Parts[str, int] = Parts(["a", "b", "c"])
+    parts.done("a", 1)
+    last, other = from_code(PASSING, "of b"), from_code(PASSING, "of c")
+    parts.failed("b", last)
+    parts.failed("c", other)
+    with pytest.raises(type(last)):
+        parts.check(["a", "b", "c"], "X")
+    late = KafkaTimeoutError("x", 1, 3, last)
+    parts.fail_rest(late)
+    with pytest.raises(AdminErrors) as caught:
+        parts.finish()
+    failures = caught.value.failures
+    assert failures["b"] is late
+    assert isinstance(failures["c"], KafkaTimeoutError)
+    assert (failures["c"].last_error, failures["c"].attempts) == (other, 3)
+    assert "of c" in str(failures["c"])
+
+
 def test_error_of_the_whole_call_fails_what_is_left() -> None:
     error = KafkaTimeoutError("x", 1, 1, None)
     parts: Parts[str, int] = Parts(["a", "b", "c"])

@@ -12,7 +12,7 @@ import pytest
 from piping import consumed
 from trio.testing import MockClock as Clock
 
-from trikafka import Record, TimestampType
+from trikafka import KafkaTimeoutError, Record, TimestampType
 from trikafka.cli import consuming
 from trikafka.cli.record_lines import matching, output_format
 from trikafka.cli.start import At, Start, past_time
@@ -62,6 +62,23 @@ async def test_until_ends_before_a_time(autojump_clock: Clock, out: Out) -> None
         assert sorted(out()) == [b"0", b"0", b"1", b"1", b"2", b"2"]
         await consumed(cluster, form=raw, until_end=False, until_time=9_999)
         assert len(out()) == 20
+
+
+async def test_partition_without_a_leader_is_named(
+    autojump_clock: Clock, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """The command waits for its offsets, as nothing else says why nothing is printed."""
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        cluster.append("t", 0, [b"v"])
+        cluster.move_leader("t", 1, None)
+        with pytest.raises(KafkaTimeoutError, match="no leader"):
+            await consumed(cluster, form=output_format("raw", None))
+        said = (
+            b"Warning: partition 1 of topic 't' without a leader at the moment: the command waits"
+        )
+        assert capfdbinary.readouterr().err.startswith(said)
+        await consumed(cluster, form=output_format("raw", None), partitions=frozenset({0}))
+        assert capfdbinary.readouterr() == (b"v\n", b"")
 
 
 async def test_time_to_come_has_no_place(autojump_clock: Clock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 import pytest
+import trio
 from commanding import Command
 from piping import settings
 from trio.testing import MockClock as Clock
@@ -13,6 +14,8 @@ from trikafka import ErrorCode, OffsetSpec, PartitionInfo, TopicPartition
 from trikafka.cli.deleting_offsets import stored_places
 from trikafka.cli.health import Health, Trouble, examined, report, summary
 from trikafka.cli.offsets import Ends, Found, found_at, found_ends, parse_at
+from trikafka.cli.partly import noted_errors
+from trikafka.cli.resetting import look_up_led
 from trikafka.testing import ScriptedCluster
 
 
@@ -109,6 +112,27 @@ async def test_offsets_of_a_time_are_found(autojump_clock: Clock) -> None:
         assert await found_ends(admin, {"t": None}) == [Ends(t0, 2, 3), Ends(t1, 0, 0)]
         with pytest.raises(click.ClickException, match="topic 't' has no partition 7"):
             await found_at(admin, {"t": {7}}, 0)
+
+
+async def test_partition_without_a_leader_is_not_awaited(autojump_clock: Clock) -> None:
+    """Its broker may be down for hours, and the others have offsets."""
+    async with (
+        ScriptedCluster(topics={"t": 2, "u": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        t0, lost = TopicPartition("t", 0), "t-1: no leader at the moment; see: trikafka cluster"
+        cluster.move_leader("t", 1, None)
+        began = trio.current_time()
+        with click.Context(click.Command("offsets")):
+            assert await found_ends(admin, {"t": None}) == [Ends(t0, 0, 0)]
+            assert next(str(each) for each in noted_errors()).startswith(lost)
+            found = await found_at(admin, {"t": None}, OffsetSpec.LATEST)
+            assert [each.place for each in found] == [t0]
+        for work in (found_ends(admin, {"t": {1}}), look_up_led(admin, {"u": None, "t": None})):
+            with pytest.raises(click.ClickException, match=lost):
+                await work
+        assert await look_up_led(admin, {"t": {0}}) == [t0]
+        assert trio.current_time() == began
 
 
 def test_places_of_offsets() -> None:

@@ -98,7 +98,8 @@ class Consuming:
         """
         places: list[TopicPartition] = []
         for topic in self._plan.topics:
-            numbers = {info.partition for info in await consumer.partitions_for(topic)}
+            infos = {info.partition: info for info in await consumer.partitions_for(topic)}
+            numbers = set(infos)
             if not numbers and not self._settings.get("allow_auto_create_topics"):
                 raise await no_topic(self._settings, topic)
             missing = self._plan.partitions - numbers
@@ -107,9 +108,10 @@ class Consuming:
                     f"topic {topic!r} has {len(numbers)} partitions, and no partition "
                     f"{min(missing)}"
                 )
-            places += [
-                TopicPartition(topic, number) for number in sorted(self._plan.partitions or numbers)
-            ]
+            wanted = sorted(self._plan.partitions or numbers)
+            places += [TopicPartition(topic, number) for number in wanted]
+            if self._plan.group is None:
+                _warn_of_lost([number for number in wanted if infos[number].leader is None], topic)
         return places
 
     async def _ends(
@@ -342,6 +344,17 @@ async def _exact(
             found[tp] = batch.offsets[left[tp]]
         left[tp] -= len(batch)
     return found
+
+
+def _warn_of_lost(numbers: list[int], topic: str) -> None:
+    """Warn of partitions without a leader: their offsets are asked for before anything is read."""
+    if not numbers:
+        return
+    few = "partition" if len(numbers) == 1 else "partitions"
+    warn(
+        f"{few} {', '.join(map(str, numbers))} of topic {topic!r} without a leader at the moment: "
+        "the command waits; with -p it reads others"
+    )
 
 
 def _warn_of(tp: TopicPartition, text: str) -> None:

@@ -9,7 +9,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import existing, known_topics, others
+from .partly import beside, existing, known_topics, led, others
 from .resetting import Shift, parse_place, parse_topics, partitions_of, topics_option
 from .start import At, Start
 from .tables import say, say_json, say_rows, table, time_text
@@ -157,8 +157,12 @@ async def found_ends(admin: Admin, chosen: Mapping[str, set[int] | None]) -> lis
     from ..types import OffsetSpec
 
     partitions = await _existing(admin, chosen)
-    first = await others(admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST)))
-    last = await others(admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST)))
+    first, last = await beside(
+        {
+            "first offsets": admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST)),
+            "end offsets": admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST)),
+        }
+    )
     found = [(tp, first.get(tp), last.get(tp)) for tp in partitions if tp in first or tp in last]
     return [
         Ends(tp, None if begin is None else begin.offset, None if end is None else end.offset)
@@ -171,4 +175,4 @@ async def _existing(
 ) -> Iterable[TopicPartition]:
     known, missing = await known_topics(admin, chosen)
     there = existing(chosen, known, missing)
-    return partitions_of({name: chosen[name] for name in there}, known, missing)
+    return led(partitions_of({name: chosen[name] for name in there}, known, missing), known)

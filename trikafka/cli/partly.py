@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .._api.admin.admin import Admin
     from .._api.admin.types import GroupListing, TransactionListing
     from ..errors import AdminErrors, TrikafkaError
-    from ..types import PartitionInfo
+    from ..types import PartitionInfo, TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -348,6 +348,36 @@ def existing(
             raise errors
         fail_later(errors)
     return found
+
+
+def led(
+    partitions: Iterable[TopicPartition], topics: Mapping[str, list[PartitionInfo]]
+) -> list[TopicPartition]:
+    """Return those of the partitions that have a leader, and note the failures of the others.
+
+    An admin client would wait for a leader. That of a broker that is down may not come for hours.
+
+    Raises:
+        AdminErrors: No partition has a leader.
+        click.ClickException: The only one has none.
+    """
+    from ..types import TopicPartition
+
+    lost = {
+        TopicPartition(info.topic, info.partition)
+        for infos in topics.values()
+        for info in infos
+        if info.leader is None
+    }
+    wanted = list(partitions)
+    named = {str(tp): tp for tp in wanted}
+    there = existing(named, {str(tp) for tp in wanted if tp not in lost}, no_leader)
+    return [named[name] for name in there]
+
+
+def no_leader(name: str) -> str:
+    """Return what to say of a partition without a leader."""
+    return f"{name}: no leader at the moment; see: trikafka cluster health"
 
 
 async def every_transaction(admin: Admin, **filters: Any) -> list[TransactionListing]:

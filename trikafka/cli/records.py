@@ -13,7 +13,7 @@ from .partly import others
 from .resetting import (
     Shift,
     execute_option,
-    look_up,
+    look_up_led,
     offsets_at,
     parse_place,
     parse_topics,
@@ -65,7 +65,7 @@ def delete(
     async def work(admin: Admin) -> list[tuple[TopicPartition, int, int]]:
         from ..types import OffsetSpec
 
-        partitions, _ = await look_up(admin, chosen)
+        partitions = await look_up_led(admin, chosen)
         begins = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
         offsets: Mapping[TopicPartition, int] = await offsets_at(
             admin, place, partitions, {}, deletes=True

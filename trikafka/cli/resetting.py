@@ -12,7 +12,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import changed, known_topics
+from .partly import changed, known_topics, no_leader
 from .progress import warn
 from .start import At, Start, check_come, not_come, parse
 from .tables import say, say_json, table
@@ -123,6 +123,29 @@ def partitions_of(
     return found
 
 
+async def look_up_led(admin: Admin, chosen: Mapping[str, set[int] | None]) -> list[TopicPartition]:
+    """Return the chosen partitions, which have leaders, or their offsets would not be known.
+
+    Raises:
+        click.ClickException: As :func:`look_up`, or a partition has no leader.
+    """
+    from ..types import TopicPartition
+
+    partitions, topics = await look_up(admin, chosen)
+    lost = {
+        TopicPartition(info.topic, info.partition)
+        for name in chosen
+        for info in topics[name]
+        if info.leader is None
+    }
+    for tp in partitions:
+        if tp in lost:
+            raise click.ClickException(
+                f"{no_leader(str(tp))}; -t {tp.topic}:P,... names only some partitions"
+            )
+    return partitions
+
+
 async def offsets_at(
     admin: Admin,
     place: Start | Shift,
@@ -212,7 +235,7 @@ def reset_offsets(
             if not partitions:
                 raise click.ClickException(f"group {group!r} has no offsets; give --topic")
         else:
-            partitions, _ = await look_up(admin, chosen)
+            partitions = await look_up_led(admin, chosen)
         offsets = await offsets_at(admin, place, partitions, stored)
         done = partitions
         if execute:

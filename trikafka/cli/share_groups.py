@@ -14,7 +14,7 @@ from .partly import changed, each, every_group, existing, named_groups, others
 from .resetting import (
     check_group,
     execute_option,
-    look_up,
+    look_up_led,
     offsets_at,
     parse_place,
     parse_topics,
@@ -200,7 +200,7 @@ def reset_offsets(
         raise click.UsageError("which topic? give --topic")
 
     async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
-        partitions, _ = await look_up(admin, wanted)
+        partitions = await look_up_led(admin, wanted)
         places = (await admin.list_share_group_offsets({group: partitions}))[group]
         stored = {tp: at.start_offset for tp, at in places.items()}
         await check_group(admin, group, share=True)

@@ -21,6 +21,7 @@ from ...errors import (
     AdminErrors,
     DamagedResponseError,
     KafkaConnectionError,
+    KafkaTimeoutError,
     RequestTimedOutError,
     TrikafkaError,
     combined,
@@ -328,11 +329,21 @@ class Parts(Generic[K, V]):
 
     def fail_rest(self, error: TrikafkaError) -> None:
         """Fail all parts that are left. Raise the error itself if it says nothing of a part."""
-        own = self._checked if any(each is error for each in self._checked.values()) else {}
+        own = self._own_errors(error)
         if not self.results and not self.failures and not own:
             raise error
+        if isinstance(error, KafkaTimeoutError) and not own:
+            # The last error of the call is that of one part: each of the others has its own.
+            own = {
+                key: error if each is error.last_error else _late(error, each)
+                for key, each in self._own_errors(error.last_error).items()
+            }
         self.failures.update({key: own.get(key, error) for key in self._left})
         self._left.clear()
+
+    def _own_errors(self, error: BaseException | None) -> dict[K, TrikafkaError]:
+        """Return the parts' errors in the last attempt, if this one is among them."""
+        return self._checked if any(each is error for each in self._checked.values()) else {}
 
     def finish(self) -> dict[K, V]:
         """Return the results in the order of the keys.
@@ -353,6 +364,13 @@ class Parts(Generic[K, V]):
             errors = list(failures.values())
             raise with_others(decisive(errors), errors)
         raise AdminErrors.of(failures, results)
+
+
+def _late(error: KafkaTimeoutError, reason: TrikafkaError) -> KafkaTimeoutError:
+    """Return the timeout of a call for a part that failed for another reason."""
+    own = KafkaTimeoutError(error.call, error.limit, error.attempts, reason)
+    own.__cause__ = reason
+    return own
 
 
 def _name(request: Any) -> str:
