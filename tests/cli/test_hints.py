@@ -68,6 +68,13 @@ from trikafka.testing import ScriptedCluster
         (("records", "delete", "-t", "t", "--before", "x"), "Invalid value for --before: 'x' is"),
         (("topics", "create", "t", "--partition", "3"), "--partitions"),
         (("topics", "create", "t", "--config", "x"), "for '--config': it has to be NAME=VALUE"),
+        (
+            ("configs", "set", "topic", "t", "a=1", "b=2", "a=2"),
+            "a is given twice, with different values: choose one",
+        ),
+        (("topics", "create", "t", "--config", "a=1", "--config", "a=2"), "a is given twice"),
+        (("quotas", "set", "-u", "u", "a=1", "a=2"), "a is given twice"),
+        (("cluster", "features", "--set", "a=1", "--set", "a=2"), "a is given twice"),
         (("topics", "alter-config", "t"), "did you mean 'trikafka configs set topic'?"),
         (("cluster", "broker"), "did you mean 'trikafka cluster'?"),
         (("configs", "get", "topic"), "which topic?"),

@@ -9,7 +9,7 @@ import click
 from .admin import ask
 from .health import health
 from .log_dirs import log_dirs
-from .options import Common, common_options, output_option, pairs
+from .options import Common, common_options, different, output_option, pairs
 from .partly import changed
 from .suggesting import WithVerbs
 from .tables import say, say_done, say_json, say_rows, table, time_text
@@ -64,7 +64,7 @@ def _set_features(
     output: str,
 ) -> None:
     levels = {}
-    for name, text in changes:
+    for name, text in different(changes).items():
         if not text.isdecimal():
             raise click.UsageError(f"the level of {name} must be a whole number, not {text!r}")
         levels[name] = int(text)

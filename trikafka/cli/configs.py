@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .admin import ask
-from .options import Common, common_options, output_option, pairs
+from .options import Common, common_options, different, output_option, pairs
 from .resetting import execute_option
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
@@ -144,7 +144,7 @@ def set_(
     if name is not None and re.match(_SETTINGS.get(kind, r"[a-z.]+="), name):
         raise click.UsageError(f"which {kind}? {name!r} is a setting: its {kind} comes before it")
     resource = _resource(kind, name)
-    wanted: dict[str, str | None] = dict(changes)
+    wanted: dict[str, str | None] = {**different(changes)}
     if both := [each for each in gone if each in wanted]:
         raise click.UsageError(f"{both[0]} is to be set and deleted: choose one")
     wanted.update(dict.fromkeys(gone))

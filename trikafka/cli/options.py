@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,6 +217,21 @@ def pairs(
 ) -> tuple[tuple[str, str], ...]:
     """Return the names and values of a repeatable option; a callback of click."""
     return tuple(pair(text) for text in given)
+
+
+def different(given: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return values by name.
+
+    The values may be secrets, so the error does not show them.
+
+    Raises:
+        click.UsageError: A name has two values.
+    """
+    found: dict[str, str] = {}
+    for name, value in given:
+        if found.setdefault(name, value) != value:
+            raise click.UsageError(f"{name} is given twice, with different values: choose one")
+    return found
 
 
 def file_pairs(

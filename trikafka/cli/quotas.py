@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .admin import ask
-from .options import Common, common_options, output_option, pairs
+from .options import Common, common_options, different, output_option, pairs
 from .resetting import execute_option
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
@@ -95,7 +95,7 @@ def set_(
     if not values:
         raise click.UsageError("give NAME=VALUE")
     wanted: dict[str, float | None] = {}
-    for name, text in values:
+    for name, text in different(values).items():
         try:
             wanted[name] = float(text)
         except ValueError:

@@ -13,7 +13,7 @@ import click
 from .admin import ask, chosen
 from .elections import elect
 from .offsets import offsets
-from .options import Common, common_options, output_option, pairs
+from .options import Common, common_options, different, output_option, pairs
 from .partly import beside, changed, existing, known_topics
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
@@ -130,7 +130,7 @@ def create(
     from .._api.admin.types import NewTopic
     from ..errors import TopicAlreadyExistsError
 
-    topic = NewTopic(partitions or -1, replication_factor or -1, dict(config))
+    topic = NewTopic(partitions or -1, replication_factor or -1, different(config))
 
     async def work(admin: Admin) -> dict[str, list[PartitionInfo]]:
         todo = chosen("topic", names, more)
