@@ -167,6 +167,9 @@ async def test_fenced_producer_fails(autojump_clock: trio.testing.MockClock) -> 
         found = await admin.fence_producers(["a", "b"])
         assert list(found) == ["a", "b"]
         assert found["a"].epoch > found["b"].epoch == 0
+        # The coordinator bounds the replication of its record by this timeout.
+        asked = [seen.request for seen in cluster.requests("InitProducerId")][1:]
+        assert [request.transaction_timeout_ms for request in asked] == [30_000, 30_000]
         with pytest.raises(trikafka.TrikafkaError):
             async with producer.transaction():
                 await producer.send("t", b"v")

@@ -119,6 +119,17 @@ async def test_preferred_leader_is_elected(kafka_cluster: Any) -> None:
         assert f"{name}-0" in said
 
 
+async def test_replicated_producers_are_fenced(kafka_cluster: Any) -> None:
+    """The coordinator's record has to reach the followers of its log first (KAFKA-16047)."""
+    names = [fresh() for _ in range(4)]
+    async with trikafka.open_admin(bootstrap_servers=kafka_cluster.bootstrap_servers) as admin:
+        made = await admin.fence_producers(names, timeout=_LIMIT)
+        assert list(made) == names
+        again = await admin.fence_producers(names, timeout=_LIMIT)
+        assert all(again[name].epoch > made[name].epoch for name in names)
+        await admin.force_terminate_transaction(names[0], timeout=_LIMIT)
+
+
 def sizes(
     found: dict[int, dict[str, trikafka.LogDirDescription]],
 ) -> dict[tuple[int, str, str], int]:

@@ -2168,7 +2168,7 @@ class Admin(MeteredClient):
                 call,
                 kind,
                 [transactional_id],
-                fencing.fence_request,
+                partial(fencing.fence_request, timeout_ms=int(call.step_limit * 1000)),
                 lambda response, asked: fencing.read_fenced(response, transactional_id, parts),
                 refuse=parts.refuse,
             )

@@ -11,8 +11,8 @@ from kafka.protocol.producer import InitProducerIdRequest
 from ...errors import from_code
 from .routing import Parts
 
-#: The timeout of the transaction that is never begun: the next producer brings its own.
-_TIMEOUT_MS = 1
+#: Bounds the timeout below, so that no cluster's ``transaction.max.timeout.ms`` refuses it.
+_LONGEST_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,21 @@ class FencedProducer:
     epoch: int
 
 
-def fence_request(names: Sequence[str]) -> InitProducerIdRequest:
+def fence_request(names: Sequence[str], timeout_ms: int) -> InitProducerIdRequest:
     """Return the InitProducerId request that fences the producers of one transactional id.
 
     It raises the epoch of the id, and aborts its open transaction.
+
+    Args:
+        names: The transactional id.
+        timeout_ms: The time that the request may take.
     """
+    # The timeout is that of a transaction that is never begun: the next producer brings its own.
+    # But the coordinator also bounds the replication of its own record by it. With 1 ms, as Java's
+    # client had before KAFKA-16047, that times out wherever the coordinator's log has followers.
     return InitProducerIdRequest(
         transactional_id=names[0],
-        transaction_timeout_ms=_TIMEOUT_MS,
+        transaction_timeout_ms=min(timeout_ms, _LONGEST_MS),
         producer_id=-1,
         producer_epoch=-1,
     )
