@@ -47,6 +47,11 @@ def test_nearest_of_many_similar_topics_is_named() -> None:
         assert "did you mean 'orders-777-of-customers'" in topic_missing(missing, known)
 
 
+def test_pattern_is_no_name_to_make() -> None:
+    says = "topic 'or*' does not exist; names are given in full, not as patterns"
+    assert topic_missing("or*") == topic_missing("or*", ["x"], make=False) == says
+
+
 def test_sentence_without_the_remedy_of_creating() -> None:
     assert (
         topic_missing("ordrs", make=False)

@@ -133,8 +133,15 @@ def command(
         raise click.UsageError("-p cannot be used with a group, which assigns the partitions")
     if group is not None and until_time is not None:
         raise click.UsageError("--until goes without a group")
+    topics = tuple(chosen("topic", names, more))
+    for topic in topics:
+        name, colon, numbers = topic.partition(":")
+        if colon and numbers.isdecimal():  # as for groups reset-offsets
+            raise click.UsageError(
+                f"partitions are given by -p: trikafka consume {name} -p {numbers}"
+            )
     plan = ConsumePlan(
-        topics=tuple(chosen("topic", names, more)),
+        topics=topics,
         partitions=frozenset(partitions),
         group=group,
         start=begin,

@@ -40,6 +40,8 @@ _OPTIONS = MappingProxyType(
         ),
         "--format": "--output",
         "-c": "--config",
+        "-J": "-f json",
+        "--isolation-level": "-X isolation.level=read_committed",
         **dict.fromkeys(("--allow-principal", "--principal"), "-u"),
         "--deny-principal": "--deny",
         **dict.fromkeys(("--allow-host", "--deny-host"), "--host"),

@@ -33,6 +33,8 @@ def topic_missing(topic: str, known: Iterable[str] = (), *, make: bool = True) -
     likely = heapq.nlargest(_WELL, islice(alike, _MOST), key=lambda name: _common(topic, name))
     near = difflib.get_close_matches(topic, likely, n=_NEAR, cutoff=0.7)
     meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    if "*" in topic and not near:
+        return f"topic {topic!r} does not exist; names are given in full, not as patterns"
     if not make:
         return f"topic {topic!r} does not exist{meant or '; see: trikafka topics list'}"
     how = f"make it: trikafka topics create {topic}, or admin.create_topics"
