@@ -147,7 +147,6 @@ def test_places_of_offsets() -> None:
 
 
 def test_offsets_to_delete_are_stored_ones() -> None:
-    """Also those of a topic that is gone."""
     t0, t1, u0 = (TopicPartition(*each) for each in (("t", 0), ("t", 1), ("u", 0)))
     stored = [u0, t1, t0]
     assert stored_places("g", stored, {"t": None}) == [t0, t1]

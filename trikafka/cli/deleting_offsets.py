@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def delete_offsets(
     common: Common, group: str, topics: tuple[str, ...], execute: bool, output: str
 ) -> None:
-    """Delete a group's committed offsets of topics, also of topics that are gone.
+    """Delete a group's committed offsets of topics or of some partitions.
 
     The group may have members, if none of them is subscribed to these topics. Without --execute
     nothing is deleted: the table shows what would be.
