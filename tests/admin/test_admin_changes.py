@@ -13,12 +13,15 @@ import trikafka
 from trikafka import (
     Admin,
     AdminErrors,
+    BrokerResponseError,
     ConfigChange,
     ConfigResource,
     ConfigurationError,
+    ErrorCode,
     OffsetAndMetadata,
     OffsetSpec,
     TopicPartition,
+    UnsupportedVersionError,
 )
 from trikafka.testing import ScriptedCluster
 
@@ -47,6 +50,37 @@ async def test_settings_are_changed_and_read(autojump_clock: trio.testing.MockCl
         assert {name: entry.value for name, entry in found[T].items()} == {"b": "false", "c": "y,z"}
         assert found[U]["a"].source == "topic"
         assert len(cluster.requests("IncrementalAlterConfigs")) == 3
+
+
+@pytest.mark.parametrize(("kind", "release"), [("group", "4.0"), ("client_metrics", "3.7")])
+@pytest.mark.parametrize(
+    "words", ["Unknown resource type 32", "or the message was sent to an incompatible broker."]
+)
+async def test_kind_that_a_release_lacks(
+    autojump_clock: trio.testing.MockClock, kind: Any, release: str, words: str
+) -> None:
+    """Kafka 3.3 calls the request malformed."""
+
+    async def refuse(request: Any, default: Any) -> Any:
+        response = await default()
+        results = getattr(response, "results", None) or response.responses
+        for result in results:
+            if result.resource_name == "g":
+                result.error_code, result.error_message = int(ErrorCode.INVALID_REQUEST), words
+        return response
+
+    group = ConfigResource(kind, "g")
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+        cluster.on("DescribeConfigs", refuse)
+        cluster.on("IncrementalAlterConfigs", refuse)
+        with pytest.raises(UnsupportedVersionError, match=f"need Kafka {release} or newer"):
+            await admin.describe_configs([group])
+        with pytest.raises(AdminErrors, match=f"need Kafka {release} or newer") as caught:
+            await admin.alter_configs({group: {"a": 1}, T: {"a": 1}})
+        assert list(caught.value.results) == [T]
+        words = "Unknown client metrics configuration: a"
+        with pytest.raises(BrokerResponseError, match="INVALID_REQUEST"):
+            await admin.alter_configs({group: {"a": 1}})
 
 
 async def test_refused_change_names_its_resource(autojump_clock: trio.testing.MockClock) -> None:

@@ -21,6 +21,7 @@ from ...errors import (
     DamagedResponseError,
     ErrorCode,
     TrikafkaError,
+    UnsupportedVersionError,
     from_code,
     topic_error,
 )
@@ -40,6 +41,10 @@ _TYPES: dict[str, int] = {
 }
 _TYPE_NAMES: dict[int, Any] = {number: name for name, number in _TYPES.items()}
 _UNKNOWN = "unknown"
+#: The kinds that older brokers do not know, with the release that does.
+_SINCE = {"client_metrics": "3.7", "group": "4.0"}
+#: How an older broker answers about them, both in Kafka's own words: to a change and to a look-up.
+_NOT_KNOWN = ("Unknown resource type", "incompatible broker")
 _OPERATIONS: dict[Operation, int] = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 _SOURCES = {
     1: "topic",
@@ -309,7 +314,17 @@ def error_of(result: Any, operation: str) -> TrikafkaError | None:
     resource = resource_of(result)
     if resource.type == "topic" and result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return topic_error(result.error_code, resource.name, make=False)
-    what = f"{resource}{words(result.error_message)}"
+    message = result.error_message or ""
+    if (
+        result.error_code == ErrorCode.INVALID_REQUEST
+        and resource.type in _SINCE
+        and any(text in message for text in _NOT_KNOWN)
+    ):
+        return UnsupportedVersionError(
+            f"the broker does not know settings of {resource}: they need Kafka "
+            f"{_SINCE[resource.type]} or newer"
+        )
+    what = f"{resource}{words(message)}"
     return from_code(result.error_code, what, operation=operation)
 
 
