@@ -402,3 +402,15 @@ def test_a_failed_part_is_named_once() -> None:
         "  b: the brokers have no authorizer",
         "  c: refused",
     ]
+
+
+def test_parts_that_fail_alike_share_a_line() -> None:
+    """A thousand partitions of a group would otherwise be a thousand lines."""
+    alike = {f"t-{number}": TrikafkaError("stop them first") for number in range(30)}
+    text, code = sentence(AdminErrors.of(alike | {"u-0": TrikafkaError("refused")}, {}))
+    assert code == 1
+    first, shared, single = text.splitlines()
+    assert first == "31 of 31 failed"
+    assert shared.startswith("  t-0, t-1, t-2, ")
+    assert shared.endswith("t-19 and 10 more: stop them first")
+    assert single == "  u-0: refused"

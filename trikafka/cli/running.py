@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 LEAVING_LIMIT = 5.0
 #: Ctrl-\; Windows has none.
 _QUIT: list[int] = [signal.SIGQUIT] if hasattr(signal, "SIGQUIT") else []
-#: The most successes that are named beside the failures.
+#: The most names in one line of an error.
 _NAMED = 20
+#: So many parts that failed for the same reason have a line each; more share one.
+_APART = 3
 
 
 class Signalled(BaseException):
@@ -212,7 +214,8 @@ def signals_raised() -> Iterator[None]:
 def sentence(error: BaseException) -> tuple[str, int]:
     """Return the error on one line and the exit code; for a group, of all its members.
 
-    For an admin call about several things, each that failed has a line of its own.
+    For an admin call about several things, each that failed has a line, or shares one with those
+    that failed for the same reason.
     """
     from ..errors import AdminErrors
     from ..errors.groups import members
@@ -236,20 +239,29 @@ def _parts(
 ) -> tuple[list[str], int]:
     failed = [(_one_line(key), *_sentence(each)) for key, each in failures]
     lines = [f"{len(failed)} failed" if total is None else f"{len(failed)} of {total} failed"]
-    # The texts of many errors begin with the name of their part.
-    lines += [
-        f"  {key}: {text}" if key and not text.startswith(f"{key}: ") else f"  {text}"
-        for key, text, _ in failed
-    ]
+    alike: dict[str, list[str]] = {}
+    for key, text, _ in failed:
+        alike.setdefault(text, []).append(key)
+    for text, keys in alike.items():
+        if len(keys) > _APART and all(keys):
+            lines.append(f"  {_names(keys)}: {text}")
+            continue
+        # The texts of many errors begin with the name of their part.
+        lines += [
+            f"  {key}: {text}" if key and not text.startswith(f"{key}: ") else f"  {text}"
+            for key in keys
+        ]
     return lines, max(code for *_, code in failed)
 
 
 def _done(names: Iterable[Any]) -> list[str]:
     done = [_one_line(str(name)) for name in names]
-    if not done:
-        return []
-    more = len(done) - _NAMED
-    return [f"  done: {', '.join(done[:_NAMED])}" + (f" and {more} more" if more > 0 else "")]
+    return [f"  done: {_names(done)}"] if done else []
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _sentence(error: BaseException) -> tuple[str, int]:
