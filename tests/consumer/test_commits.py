@@ -316,6 +316,29 @@ async def test_unassigned_partition_is_committed(autojump_clock: Clock) -> None:
         assert committed(cluster) == 2
 
 
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+async def test_returning_partition_skips_nothing(reset: str, autojump_clock: Clock) -> None:
+    """It is assigned again before the next auto commit, so the group has no offset of it."""
+    settings = {"group_id": "g", "auto_offset_reset": reset, "auto_commit_interval_ms": 1_000}
+    async with (
+        cluster_of(2, records=9) as cluster,
+        consumer_of(cluster, **settings) as consumer,
+    ):
+        consumer.assign([T0])
+        consumer.seek(T0, 3)
+        assert await values(consumer, 3) == [b"3", b"4", b"5"]
+        consumer.assign([T1])
+        consumer.assign([T1, T0])
+        assert await consumer.position(T0) == 5  # the handling of the last one was cut short
+        await trio.sleep(2)
+        assert committed(cluster) == 5
+        consumer.seek(T0, 7)
+        consumer.assign([])
+        consumer.assign([T0])
+        consumer.seek(T0, 1)  # the newest wish counts
+        assert await values(consumer, 1) == [b"1"]
+
+
 @pytest.mark.parametrize("code", [14, 15, 16, 7])
 async def test_commit_is_retried(autojump_clock: Clock, code: int) -> None:
     async with (

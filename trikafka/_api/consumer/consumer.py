@@ -199,8 +199,10 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without a group's coordination.
 
-        Partitions that were assigned before keep their positions. An empty ``partitions`` assigns
-        nothing; a consumer that was subscribed leaves its group in the background.
+        Partitions that were assigned before keep their positions. With auto commit, a partition
+        that an earlier call took away goes on after its last processed record, even before the
+        next auto commit has committed that. An empty ``partitions`` assigns nothing; a consumer
+        that was subscribed leaves its group in the background. :meth:`unsubscribe` commits at once.
 
         Args:
             partitions: All partitions to read from now on.
@@ -217,13 +219,17 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             self._begin_unsubscribing(trio.current_time() + self._config.default_api_timeout)
             self._parts.start_soon(self._unsubscribe_in_background)
             return
+        returning: dict[TopicPartition, OffsetAndMetadata] = {}
         if self._parts.group.auto_commit is not None and not self._subscription.grouped:
-            self._parts.group.auto_commit.carry_over(frozenset(wanted))
+            returning = self._parts.group.auto_commit.carry_over(frozenset(wanted))
         self._parts.metadata.want({tp.topic for tp in wanted})
         if wanted:
             self._subscription.assign(wanted)
         else:
             self._subscription.clear()
+        # A look-up of the group's offset would find an older one, or none.
+        for tp, position in returning.items():
+            self._assignment.get(tp).located(position.offset, position.leader_epoch)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that this consumer has now."""

@@ -6,7 +6,7 @@ They happen at an interval, before partitions are revoked, and on leaving.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 
 import trio
 
@@ -191,14 +191,19 @@ class AutoCommit:
         """Forget the commits of partitions other than these."""
         self._last = {tp: last for tp, last in self._last.items() if tp in partitions}
 
-    def carry_over(self, partitions: Container[TopicPartition]) -> None:
+    def carry_over(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Keep what is due of partitions other than these for the next commit.
 
-        Called before ``assign``.
+        Called before ``assign``. Returns the positions of those partitions that ``assign`` took
+        away before and now returns. They are not committed yet, so the group's offsets are older.
         """
+        returning = {tp: self._left_behind[tp] for tp in partitions if tp in self._left_behind}
         self._left_behind = {
             tp: position for tp, position in self.due().items() if tp not in partitions
         }
+        return returning
 
     async def run(self) -> None:
         """Commit at the interval, until cancelled.
