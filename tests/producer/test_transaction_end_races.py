@@ -9,7 +9,11 @@ from trio.testing import MockClock as Clock
 
 from trikafka import Producer
 from trikafka.error_codes import ErrorCode
-from trikafka.errors import IllegalStateError, TransactionAbortableError
+from trikafka.errors import (
+    IllegalStateError,
+    TransactionAbortableError,
+    TransactionUndecidedError,
+)
 from trikafka.testing import ScriptedCluster
 
 
@@ -20,14 +24,47 @@ async def test_closing_aborts_a_refused_commit(version: int, autojump_clock: Clo
         cluster.move_coordinator(0)
         with trio.fail_after(30):
             async with producer_of(cluster) as producer:
-                async with producer.transaction() as txn:
-                    await producer.send("t", b"x")
-                    cluster.delay("EndTxn", 1, times=1)
-                    cluster.fail("EndTxn", ErrorCode.TRANSACTION_ABORTABLE)
-                    with trio.move_on_after(0.5) as scope:
-                        await txn.commit()
-                    assert scope.cancelled_caught
+                with trio.move_on_after(0.5) as scope:
+                    async with producer.transaction():
+                        await producer.send("t", b"x")
+                        cluster.delay("EndTxn", 1, times=1)
+                        cluster.fail("EndTxn", ErrorCode.TRANSACTION_ABORTABLE)
+                assert scope.cancelled_caught
         assert not open_at_the_broker(cluster)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_block_end_raises_a_late_refusal(version: int, autojump_clock: Clock) -> None:
+    """The commit inside the block was cut off, so nothing else would say that it has failed."""
+    async with transacting(version) as (cluster, producer):
+        with pytest.raises(TransactionAbortableError):  # noqa: PT012
+            async with producer.transaction() as txn:
+                await producer.send("t", b"lost", partition=0)
+                cluster.delay("EndTxn", 1, times=1)
+                cluster.fail("EndTxn", ErrorCode.TRANSACTION_ABORTABLE)
+                with trio.move_on_after(0.5):
+                    await txn.commit()
+                with pytest.raises(TransactionUndecidedError):
+                    await txn.abort()
+        async with producer.transaction():
+            await producer.send("t", b"next", partition=0)
+        assert await committed(cluster) == [b"next"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("passed", [0.0, 2.0])
+async def test_block_end_waits_for_a_commit(
+    version: int, passed: float, autojump_clock: Clock
+) -> None:
+    async with transacting(version) as (cluster, producer):
+        async with producer.transaction() as txn:
+            await producer.send("t", b"x", partition=0)
+            cluster.delay("EndTxn", 1, times=1)
+            with pytest.raises(TransactionUndecidedError):
+                await txn.commit(timeout=0.5)
+            await trio.sleep(passed)
+        assert producer.health().transaction == "ready"
+        assert await committed(cluster) == [b"x"]
 
 
 async def cut_off_and_refused(cluster: ScriptedCluster, producer: Producer) -> None:

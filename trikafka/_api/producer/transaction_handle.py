@@ -165,14 +165,15 @@ class Transaction:
 
         When cancelled before all records are delivered, the transaction goes on as if this had not
         been called. After :exc:`TransactionUndecidedError`, and after a later cancellation, only
-        ``commit`` may be called (again).
+        ``commit`` may be called (again). The end of the block does that, too, unless an exception
+        or a cancellation ends it.
         """
         check_timeout(timeout, 0.0)
         self._begun("commit")
         try:
             await self._manager.commit(self._number, timeout=timeout)
         finally:
-            self._over = self._state.state not in _OPEN or self._state.number != self._number
+            self._over = self._is_over()
 
     async def abort(self, *, timeout: float | None = None) -> None:
         """Abort: drop what was sent, or hide it from ``read_committed`` readers.
@@ -191,7 +192,7 @@ class Transaction:
         try:
             await self._manager.abort(self._number, timeout=timeout)
         finally:
-            self._over = self._state.state not in _OPEN or self._state.number != self._number
+            self._over = self._is_over()
 
     async def prepare(self, *, timeout: float | None = None) -> PreparedTransaction:
         """Deliver everything and leave only the outcome open (KIP-939).
@@ -278,6 +279,14 @@ class Transaction:
             yield
         finally:
             self._lent -= 1
+
+    def _is_over(self) -> bool:
+        """Return whether the end of the block has nothing left to do."""
+        # A commit that was cut off inside the block has no outcome yet, and the program may rely on
+        # a block that ends without an exception. So the end asks for the outcome again.
+        return self._state.number != self._number or (
+            self._state.state not in _OPEN and self._state.state is not TransactionState.UNDECIDED
+        )
 
     async def _leave(self, error: BaseException) -> None:
         """Abort because the block ends with ``error``, even inside a cancelled scope.
