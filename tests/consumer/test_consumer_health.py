@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -92,6 +93,25 @@ async def test_unreachable_brokers_are_in_health(autojump_clock: Clock) -> None:
             cluster.refuse(node, False)
         await consumer.receive_batch(timeout=30)
         assert consumer.health().ok
+
+
+async def test_idle_outage_names_the_last_attempt(autojump_clock: Clock) -> None:
+    """The broker is back, but leads nothing that is wanted, so no request can notice."""
+    async with cluster_of(records=3, nodes=2) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        await consumer.receive_batch()
+        leader = cluster.partition("t", 0).leader
+        cluster.refuse(leader)
+        cluster.disconnect(leader)
+        await consumer.receive_batch(timeout=2)
+        (recent,) = consumer.health().unreachable.values()
+        assert "last tried" not in recent
+        cluster.move_leader("t", 0, 1 - leader)
+        await consumer.receive_batch(timeout=2)
+        cluster.refuse(leader, False)
+        await consumer.receive_batch(timeout=60)
+        (idle,) = consumer.health().unreachable.values()
+        assert re.match(r"since 6\d s, last tried 6\d s ago: cannot connect", idle), idle
 
 
 async def test_unreceived_records_are_a_reason(

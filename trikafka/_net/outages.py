@@ -88,10 +88,13 @@ class Outages:
         }
 
     def described(self) -> dict[Node, str]:
-        """Return since when each broker of :meth:`unreachable` is away, and why."""
+        """Return since when each broker of :meth:`unreachable` is away, and why.
+
+        Also when it was last tried: without requests for it, it may have been back for long.
+        """
         now = trio.current_time()
         return {
-            node: f"since {now - away.since:.0f} s: {away.error}"
+            node: f"since {now - away.since:.0f} s{_last_tried(away, now)}: {away.error}"
             for node, away in self.unreachable().items()
         }
 
@@ -329,6 +332,12 @@ class Outages:
             if count == 1
             else f"; now none of the {count} brokers of the cluster can be reached"
         )
+
+
+def _last_tried(away: Outage, now: float) -> str:
+    # A silent broker (no failures) is noticed as soon as it responds.
+    ago = now - away.tried_at
+    return f", last tried {ago:.0f} s ago" if away.failures and ago > _UNSURE else ""
 
 
 def _tries(away: Outage) -> str:
