@@ -238,3 +238,23 @@ async def test_member_that_is_unknown_does_not_leave(autojump_clock: Clock) -> N
             await trio.sleep(60)
         epochs = [seen.request.member_epoch for seen in cluster.requests("ConsumerGroupHeartbeat")]
         assert -1 not in epochs
+
+
+async def test_cancelled_leave_is_logged_as_such(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trikafka.membership")
+    async with cluster_of(records=1) as cluster, member_of(cluster) as consumer:
+        await values(consumer, 1)
+        with trio.CancelScope() as scope:
+
+            async def cancel(request: Any, default: Any) -> None:
+                scope.cancel()
+
+            cluster.on("LeaveGroup", cancel, times=1)
+            await consumer.aclose()
+        assert caplog.messages[-1].endswith(
+            "until its session ends: it was cancelled, or the time for the close was up, before "
+            "the coordinator responded"
+        )
+    assert caplog.messages[-1].endswith(" left")  # the end of the block leaves again

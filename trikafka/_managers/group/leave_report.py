@@ -26,6 +26,9 @@ _log = logging.getLogger("trikafka.membership")
 _LIMIT, _ATTEMPTS = 5.0, 3
 #: Seconds left for a leave below which the first attempt gets all of them.
 _SHORT = 0.1
+_NO_TIME = "its time limit has passed"
+#: The close's own limit of time is a cancellation here, too.
+_CUT_OFF = "it was cancelled, or the time for the close was up, before the coordinator responded"
 
 
 class LeaveReport:
@@ -85,7 +88,7 @@ class LeaveReport:
             self._group,
             peer_text(self._identity.member_id),
             self._consequence,
-            self._error or "its time limit has passed",
+            self._error or (_NO_TIME if kind is None else _CUT_OFF),
         )
         unconfirmed = self._error or RequestTimedOutError(
             "the coordinator did not confirm the leave in time"
