@@ -35,7 +35,7 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.drop("Fetch", node=1), LookupError, "there is no node 1"),
         (lambda c: c.fail("Fetch", "CORRUPT_MESSAGE"), TypeError, r"ErrorCode\.CORRUPT_MESSAGE"),
         (lambda c: c.delay("Fetch", -1), ValueError, "seconds must be at least 0, not -1"),
-        (lambda c: c.drop("Fetch", times=0), ValueError, "times must be at least 1, or None"),
+        (lambda c: c.drop("Fetch", times=-1), ValueError, "times must be at least 0, or None"),
         (lambda c: c.drop("Fetch", times="2"), TypeError, "times must be a number, or None"),
         (lambda c: c.create_topic("u", "3"), TypeError, "topic 'u' must be a number, not '3'"),
         (lambda c: c.append("t", 0, ["x"]), TypeError, "value must be bytes or None, not 'x'"),

@@ -491,8 +491,9 @@ class ScriptedCluster:
             self._node(node)
         if times is not None and (isinstance(times, bool) or not isinstance(times, int)):
             raise TypeError(f"times must be a number, or None for all requests, not {times!r}")
-        if times is not None and times < 1:
-            raise ValueError(f"times must be at least 1, or None for all requests, not {times}")
+        # A parametrized test may ask for 0.
+        if times is not None and times < 0:
+            raise ValueError(f"times must be at least 0, or None for all requests, not {times}")
         return self._script.add(Rule(api_key(api), action, times, node, where))
 
     def offer(self, api: Api, versions: Versions | None, *, node: int | None = None) -> None:
