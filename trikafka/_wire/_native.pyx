@@ -59,7 +59,7 @@ cdef extern from *:
         return made;
     }
     """
-    object tuple_of(object type, Py_ssize_t n)
+    object tuple_of(PyObject *type, Py_ssize_t n)
 
 cdef extern from *:
     """
@@ -105,8 +105,18 @@ cdef enum:
 cdef int64_t MAX_TIMESTAMP = (<int64_t>1) << 62
 cdef int64_t MAX_INT64 = 0x7FFFFFFFFFFFFFFF
 
-cdef object _CREATE_TIME = TimestampType.CREATE_TIME
-cdef object _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
+# What each record refers to, as pointers to objects that live as long as the process. A name of the
+# module would count a reference at each reading, and threads without a GIL contend for that count.
+cdef PyObject *_RECORD = kept(Record)
+cdef PyObject *_CREATE_TIME = kept(TimestampType.CREATE_TIME)
+cdef PyObject *_LOG_APPEND_TIME = kept(TimestampType.LOG_APPEND_TIME)
+
+
+cdef PyObject *kept(object thing) noexcept:
+    """Return a pointer to ``thing``, which is never freed."""
+    Py_INCREF(thing)
+    return <PyObject *>thing
+
 
 include "_native_buffers.pxi"
 include "_native_pool.pxi"

@@ -171,20 +171,22 @@ cdef class _Rows:
         """Return the next record, not tracked by the garbage collector: it has no cycles."""
         cdef Py_ssize_t row = self.row
         cdef int64_t timestamp = (<const int64_t *>self.timestamps.data)[row]
+        cdef PyObject *kind
         self.row = row + 1
         if timestamp != self.last:
             self.timestamp, self.last = None if timestamp == -1 else timestamp, timestamp
         key, value = self.keys.value(row), self.values.value(row)
         headers = () if self.headers is None else self.headers.of(row)
         offset = (<const int64_t *>self.offsets.data)[row]
-        record = tuple_of(Record, 8)
+        record = tuple_of(_RECORD, 8)
         # All eight at once, before any other code can see the tuple. Each item gets its own
         # reference.
         set_item(record, 0, self.topic)
         set_item(record, 1, self.partition)
         set_item(record, 2, offset)
         set_item(record, 3, self.timestamp)
-        set_item(record, 4, _CREATE_TIME if not self.kinds.data[row] else _LOG_APPEND_TIME)
+        kind = _CREATE_TIME if not self.kinds.data[row] else _LOG_APPEND_TIME
+        set_item(record, 4, <object>kind)
         set_item(record, 5, key)
         set_item(record, 6, value)
         set_item(record, 7, headers)
