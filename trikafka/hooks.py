@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -65,6 +66,15 @@ _ASYNC = (RebalanceListener, ExportRunner, Sink)
 #: The contracts of observers, which may have the methods of several.
 _WATCHING = (ProducerObserver, ConnectionObserver, MembershipObserver)
 
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    # By default `signature` evaluates the annotations, which fails for a name that only type
+    # checkers import.
+    _inspected = partial(inspect.signature, annotation_format=Format.FORWARDREF)
+else:
+    _inspected = inspect.signature
+
 hookspec = pluggy.HookspecMarker(PROJECT)
 #: Marks a function or method as the implementation of a hook.
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -103,8 +113,8 @@ class SharedContext(ABC):
 class HookSpecs:
     """All hooks with their arguments.
 
-    An implementation may omit arguments that it does not use. One with a default value may be
-    unknown to this release; the implementation gets the default then.
+    An implementation may omit arguments that it does not use. An argument that has a default value
+    may be unknown to this release; the implementation gets the default then.
 
     Where the first result counts, plugins are asked in this order: those of the setting ``plugins``
     from the last to the first, then installed ones, then trikafka's own. Plugins behind the one
@@ -455,11 +465,7 @@ def unfit_methods(thing: object, shape: type) -> list[str]:
         if not callable(method):
             found.append(f"{name} is {type(method).__name__}, and has to be a method")
             continue
-        try:
-            # Not the signature of a function that a decorator has wrapped: the decorator may add
-            # arguments.
-            signature = inspect.signature(method, follow_wrapped=False)
-        except (TypeError, ValueError):
+        if (signature := signature_of(method)) is None:
             continue
         try:
             for positional, named in _calls_of(promised):
@@ -555,9 +561,7 @@ def check_takes(
         or inspect.iscoroutinefunction(type(function).__call__)
     ):
         raise error(f"{name} is async, and has to be a plain function")
-    try:
-        signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):
+    if (signature := signature_of(function)) is None:
         return
     try:
         signature.bind(*arguments)
@@ -567,6 +571,26 @@ def check_takes(
             f"{name} cannot be called with {count}, it is {name_of(function)}{_shown(signature)}: "
             f"{wrong}"
         ) from wrong
+
+
+def signature_of(
+    function: Callable[..., object], *, follow_wrapped: bool = False
+) -> inspect.Signature | None:
+    """Return the signature of a function.
+
+    Args:
+        function: The function, or another object that can be called.
+        follow_wrapped: Whether the signature is that of the function that a decorator has wrapped.
+            The decorator may add arguments, so by default it is that of the decorator's function.
+
+    Returns:
+        The signature; ``None`` if it is not known. A function written in C may have none, and an
+        object with a ``__getattr__`` of its own may fail when it is looked at.
+    """
+    try:
+        return _inspected(function, follow_wrapped=follow_wrapped)
+    except Exception:
+        return None
 
 
 def name_of(function: Callable[..., object]) -> str:
@@ -815,7 +839,8 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -
             )
     try:
         manager.register(plugin, name)
-    except (pluggy.PluginValidationError, ValueError) as error:
+    # NameError: pluggy's text has the annotations, which may have names for type checkers alone.
+    except (pluggy.PluginValidationError, ValueError, NameError) as error:
         why = _unknown_argument(manager, plugin) or error
         raise PluginError(f"plugin {_name(plugin, name)} is wrong: {why}") from error
     callers = manager.get_hookcallers(plugin)
@@ -854,7 +879,9 @@ def _unknown_argument(manager: pluggy.PluginManager, plugin: object) -> str | No
         if (spec := vars(HookSpecs).get(hook)) is None:
             continue
         known = [*_signature_of(spec).parameters]
-        for parameter in inspect.signature(getattr(plugin, name)).parameters.values():
+        if (signature := signature_of(getattr(plugin, name))) is None:
+            continue
+        for parameter in signature.parameters.values():
             needed = parameter.default is parameter.empty and parameter.kind in (
                 parameter.POSITIONAL_ONLY,
                 parameter.POSITIONAL_OR_KEYWORD,

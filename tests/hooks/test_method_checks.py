@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from trikafka.hooks import (
     answers,
     async_methods,
     call_first,
+    check_takes,
     load_plugins,
     members_of,
     unfit_methods,
@@ -156,6 +158,39 @@ def test_broken_property_is_left_to_its_use() -> None:
             raise KeyError("x")
 
     assert unfit_methods(Broken(), CommitManager) == []
+
+
+def test_signature_that_cannot_be_read_is_not_checked() -> None:
+    class Odd:
+        @property
+        def __signature__(self) -> Any:
+            raise NameError("name 'Data' is not defined")
+
+        def __call__(self, *args: Any) -> None: ...
+
+    class Odder(Commits):
+        recover = Odd()  # type: ignore[assignment]
+
+    assert unfit_methods(Odder(), CommitManager) == []
+    check_takes(Odd(), (b"",), ValueError, "odd")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="evaluates annotations at once")
+def test_names_for_type_checkers_are_no_fault() -> None:
+    """From Python 3.14 on, an annotation may have a name that does not exist at run time."""
+    source = (
+        "async def assigned(self, partitions: Missing) -> Missing: ...\n"
+        "async def wrong(self) -> Missing: ...\n"
+        "def hook(scheme: Missing, colour: Missing) -> Missing: ...\n"
+    )
+    names: dict[str, Any] = {}
+    exec(compile(source, "source", "exec", dont_inherit=True), names)
+    text = "on_partitions_assigned() has to be on_partitions_assigned(partitions)"
+    for method, found in (("assigned", []), ("wrong", [text])):
+        made = type("L", (RebalanceListener,), {"on_partitions_assigned": names[method]})()
+        assert [each.partition(":")[0] for each in unfit_methods(made, RebalanceListener)] == found
+    with pytest.raises(PluginError, match="trikafka_sink has no argument 'colour'; it has scheme"):
+        load_plugins([plugin(trikafka_sink=names["hook"])])
 
 
 # Listeners and observers.

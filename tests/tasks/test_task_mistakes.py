@@ -18,6 +18,7 @@ from trio.testing import MockClock as Clock
 import trikafka
 from trikafka import ConfigurationError, NewTopic, Record, RetryPolicy
 from trikafka.errors import UnknownTopicOrPartitionError
+from trikafka.tasks.callbacks import check_async
 from trikafka.testing import ScriptedCluster
 
 
@@ -28,6 +29,19 @@ async def none() -> None: ...
 
 
 async def one(record: Record) -> None: ...
+
+
+def test_handler_whose_signature_fails_is_called() -> None:
+    """On Python 3.14 a signature fails for an annotation that only type checkers import."""
+
+    class Odd:
+        @property
+        def __signature__(self) -> Any:
+            raise NameError("name 'Order' is not defined")
+
+        async def __call__(self, record: Record) -> None: ...
+
+    check_async("handler", Odd(), "record")
 
 
 def end_of(cluster: ScriptedCluster, topic: str) -> int:

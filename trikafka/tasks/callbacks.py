@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from ..errors import ConfigurationError
+from ..hooks import signature_of
 
 _log = logging.getLogger("trikafka.tasks")
 
@@ -40,9 +41,7 @@ def check_async(what: str, function: object, *arguments: str) -> None:
         raise ConfigurationError(
             f"{what} must be an async function, called with ({called_with}), not {function!r}"
         )
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
+    if (signature := signature_of(function, follow_wrapped=True)) is None:
         return  # written in C, for example: the call will show
     try:
         signature.bind(*(object() for _ in arguments))
