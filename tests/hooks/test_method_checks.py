@@ -454,6 +454,19 @@ async def test_context_has_the_contract_alone(autojump_clock: MockClock) -> None
                 pass
 
 
+async def test_context_says_what_is_made_later(autojump_clock: MockClock) -> None:
+    """Observers are made first. The text denied that ``core`` is part of the contract."""
+    given: list[Any] = []
+    early = plugin(trikafka_observer=lambda context: context.core)
+    later = plugin(trikafka_observer=lambda context: given.append(context))
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(PluginError, match="'core' does not exist yet, as the client is being"):
+            async with trikafka.open_consumer(**settings(cluster, early)):
+                pass
+        async with trikafka.open_consumer(**settings(cluster, later)):
+            assert given[0].core.assignment.partitions == {}
+
+
 async def test_task_that_does_not_end_is_logged(
     caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:

@@ -165,7 +165,13 @@ class _PluginContext:
         self._plugin = plugin
 
     def __getattr__(self, name: str) -> Any:
-        # The members of the contract are properties of the class.
+        # The members of the contract are properties of the class (see `_view_of`). The property of
+        # a part that is made later raises an AttributeError, and Python then asks here.
+        if name in vars(type(self)):
+            raise AttributeError(
+                f"{name!r} does not exist yet, as the client is being opened: keep the context, and "
+                "ask for it later"
+            )
         raise AttributeError(f"{name!r} is not part of the contract of a plugin's context")
 
     def manager(self, kind: ManagerKind) -> object:
