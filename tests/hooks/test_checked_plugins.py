@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -348,6 +349,61 @@ async def test_wrong_mechanism_is_named(made: Any, said: str, autojump_clock: Mo
         with pytest.raises(HandshakeError, match=said):
             async with trikafka.open_producer(**given):
                 pass
+
+
+class Tickets:
+    """Kerberos by another library."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def first(self) -> bytes:
+        self.threads.add(threading.get_ident())
+        return b"one"
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        self.threads.add(threading.get_ident())
+        return None if challenge == b"end" else b"two"
+
+
+class AsyncTickets(Tickets):
+    async def first(self) -> bytes:  # type: ignore[override]
+        return super().first()
+
+    async def respond(self, challenge: bytes) -> bytes | None:  # type: ignore[override]
+        return super().respond(challenge)
+
+
+@pytest.mark.parametrize("made", [Tickets(), AsyncTickets()])
+async def test_plugin_offers_kerberos(made: Tickets, autojump_clock: MockClock) -> None:
+    """Plain functions are called in a thread, as trikafka's own: they may block."""
+    seen: list[bytes] = []
+
+    async def accept(request: Any, default: Any) -> Any:
+        seen.append(bytes(request.auth_bytes))
+        end = b"end" if seen[-1] == b"two" else b""
+        return respond(
+            request, error_code=0, error_message=None, auth_bytes=end, session_lifetime_ms=0
+        )
+
+    async def agree(request: Any, default: Any) -> Any:
+        return respond(request, error_code=0, mechanisms=["GSSAPI"])
+
+    async with ScriptedCluster() as cluster:
+        cluster.offer("SaslHandshake", (1, 1))
+        cluster.offer("SaslAuthenticate", (0, 2))
+        cluster.on("SaslHandshake", agree)
+        cluster.on("SaslAuthenticate", accept)
+        given = settings(
+            cluster,
+            plugin(trikafka_sasl=lambda mechanism: lambda node: made),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="GSSAPI",
+        )
+        async with trikafka.open_producer(**given):
+            assert seen[:2] == [b"one", b"two"]
+            in_trio = made.threads == {threading.get_ident()}
+            assert in_trio is isinstance(made, AsyncTickets)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,9 @@ class SaslAuthenticator:
         encoded, said = True, b""
         try:
             if self._name == "GSSAPI":  # uses the ticket cache, and perhaps a server
-                return await self._in_thread(step)
+                # In a list: Trio refuses a function that returns a coroutine, as a plugin's may.
+                made = await self._in_thread(lambda: [step()])
+                return await _result(made.pop())
             said = await (self._in_thread(step) if long else _result(step()))
         except TrikafkaError as error:
             failure = self._failed(node, error)

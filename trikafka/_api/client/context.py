@@ -111,27 +111,50 @@ class _NamedMechanism:
         self._who = f"plugin {plugin}: the mechanism's"
         self._made = made
 
-    async def first(self) -> Any:
-        """Return the first message."""
-        return await self._bytes_of("first")
+    # These are plain functions, as the plugin's may be: those of GSSAPI are called in a thread.
+    def first(self) -> Any:
+        """Return the first message, or an awaitable of it."""
+        return self._called("first")
 
-    async def respond(self, challenge: bytes) -> Any:
-        """Return the response to a message of the broker; ``None`` ends the exchange."""
-        return await self._bytes_of("respond", challenge)
+    def respond(self, challenge: bytes) -> Any:
+        """Return the response to a message of the broker, or an awaitable of it.
 
-    async def _bytes_of(self, method: str, *args: bytes) -> Any:
-        said = await _blamed_on(f"{self._who} {method}()", getattr(self._made, method), *args)
-        if isinstance(said, bytes) or (said is None and method == "respond"):
+        ``None`` ends the exchange.
+        """
+        return self._called("respond", challenge)
+
+    def _called(self, method: str, *args: bytes) -> Any:
+        with _blaming(f"{self._who} {method}()"):
+            said = getattr(self._made, method)(*args)
+        if inspect.isawaitable(said):
+            return self._awaited(method, said)
+        if _is_message(method, said):
             return said
-        kind, said = "None" if said is None else type(said).__name__, None
-        raise PluginError(f"{self._who} {method}() returned {kind}, not bytes")
+        kind, said = type(said), None
+        raise self._refused(method, kind)
+
+    async def _awaited(self, method: str, result: Awaitable[Any]) -> Any:
+        with _blaming(f"{self._who} {method}()"):
+            said = await result
+        if _is_message(method, said):
+            return said
+        kind, said = type(said), None
+        raise self._refused(method, kind)
+
+    def _refused(self, method: str, kind: type) -> PluginError:
+        name = "None" if kind is type(None) else kind.__name__
+        return PluginError(f"{self._who} {method}() returned {name}, not bytes")
 
 
-async def _blamed_on(who: str, function: Callable[..., Any], *args: object) -> Any:
-    """Return the result of a plugin's function, async or not; its error names the plugin."""
+def _is_message(method: str, said: object) -> bool:
+    return isinstance(said, bytes) or (said is None and method == "respond")
+
+
+@contextmanager
+def _blaming(who: str) -> Iterator[None]:
+    """Raise a :exc:`PluginError` for an error of a plugin that is not trikafka's."""
     try:
-        result = function(*args)
-        return await result if inspect.isawaitable(result) else result
+        yield
     # A UnicodeEncodeError has the text, which may be a password.
     except (TrikafkaError, UnicodeEncodeError):
         raise
@@ -146,7 +169,10 @@ async def _mechanism(plugin: str, factory: Callable[[Node], Any], node: Node) ->
         PluginError: The plugin's function failed, or returned no mechanism.
     """
     who = f"plugin {plugin}: the function of trikafka_sasl"
-    made = await _blamed_on(who, factory, node)
+    with _blaming(who):
+        made = factory(node)
+        if inspect.isawaitable(made):
+            made = await made
     methods = ("first", "respond")
     if missing := [name for name in methods if not callable(getattr(made, name, None))]:
         kind = "None" if made is None else type(made).__name__
