@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 from lines_format import LinesFiles, LinesFormat, LinesWriter
+from trikafka_export.guarded import GuardedSink
 from trikafka_export.task import Stopper, write_range
 
 import trikafka
@@ -153,6 +154,27 @@ async def test_failing_count_is_named(count: Any, text: str, tmp_path: Path) -> 
         await trikafka.check_export(str(tmp_path), plugins=[files_of(count=count)])
 
 
+class Integer:
+    """A number as numpy's: no ``int``, but with an index."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __index__(self) -> int:
+        return self._number
+
+
+async def test_count_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    def count(self: object, file: Any) -> Integer:
+        return Integer(LinesFiles().count(file))
+
+    async with cluster_of() as cluster:
+        fill(cluster)
+        await export(cluster, tmp_path, LinesFormat())
+    check = await trikafka.check_export(str(tmp_path), plugins=[files_of(count=count)])
+    assert (check.rows, check.problems) == (4, ())
+
+
 # Runners.
 
 
@@ -214,6 +236,13 @@ async def test_wrong_runner_is_named(members: dict[str, Any], text: str, tmp_pat
         with pytest.raises(PluginError, match=f"^plugin 'Toy': runner 'large': {text}"):
             await export(cluster, tmp_path, LinesFormat(), runner)
         assert (await export(cluster, tmp_path, LinesFormat())).rows == 4
+
+
+async def test_threshold_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    runner = type("Toy", (Runner,), {"above": Integer(0)})()
+    async with cluster_of() as cluster:
+        fill(cluster)
+        assert (await export(cluster, tmp_path, LinesFormat(), runner)).rows == 4
 
 
 async def test_runner_that_does_nothing_is_found(tmp_path: Path) -> None:
@@ -381,19 +410,76 @@ async def test_error_of_the_export_outlives_its_sink(caplog: pytest.LogCaptureFi
         async def __aexit__(self, *args: Any) -> object:
             return self._leave()
 
-    for leave in (lambda: True, fails):
+    def refuses() -> object:
+        raise ExportError("it is locked")
+
+    for leave in (lambda: True, fails, refuses):
         with pytest.raises(ExportError, match="no room"):
             await export_to(Toy(leave))
     assert "plugin 'Toy': Toy: __aexit__ failed: KeyError('oops')" in caplog.text
+    assert "plugin 'Toy': Toy: ExportError('it is locked')" in caplog.text
 
 
 async def test_errors_of_the_program_pass_a_sink() -> None:
     def progress(event: trikafka.ExportProgress) -> None:
         if event.stage == "writing":
-            raise ValueError("my own")
+            try:
+                fails()
+            except KeyError:
+                raise ValueError("my own")  # noqa: B904
 
-    with pytest.raises(ValueError, match=r"^my own$"):
+    with pytest.raises(ValueError, match=r"^my own$") as caught:
         await export_to(MemorySink(), progress)
+    assert isinstance(caught.value.__context__, KeyError)
+    assert not caught.value.__suppress_context__  # the traceback shows both
+
+
+async def test_decisive_error_of_a_sink_is_raised() -> None:
+    """An error of Kafka is not the plugin's, also if there are several."""
+
+    class Toy(MemorySink):
+        async def load(self) -> Any:
+            raise ExceptionGroup("several", [ExportError("a"), ExportError("b")])
+
+    with pytest.raises(ExportError, match=r"^a\b") as caught:
+        await GuardedSink("'Toy'", Toy()).load()
+    assert caught.value.__notes__ == ["also failed: ExportError: b"]
+
+
+async def test_sink_that_enters_nothing_is_left() -> None:
+    left = []
+
+    class Toy(MemorySink):
+        async def __aenter__(self) -> Any: ...
+
+        async def __aexit__(self, *args: Any) -> object:
+            left.append(args[0])
+            return None
+
+    with pytest.raises(PluginError, match="__aenter__ returned None"):
+        await export_to(Toy())
+    assert left == [PluginError]
+
+
+async def test_sink_that_enters_another_object_is_left() -> None:
+    """As with ``async with``: the lock may be that of the outer object."""
+    left = []
+
+    class Outer(MemorySink):
+        async def __aenter__(self) -> object:
+            return Inner()
+
+        async def __aexit__(self, *args: Any) -> object:
+            left.append("outer")
+            return None
+
+    class Inner(MemorySink):
+        async def __aexit__(self, *args: Any) -> object:
+            left.append("inner")
+            return None
+
+    assert (await export_to(Outer())).rows == 4
+    assert left == ["outer"]
 
 
 async def test_sink_without_a_check_says_so() -> None:

@@ -1,9 +1,10 @@
-"""The guards around a plugin's sink, format, files and runner: failures name the plugin and the method.
+"""The guards around a plugin's sink, format, files and runner: errors name plugin and method.
 
-An error that is trikafka's, or the file system's, stays that error. Any other becomes a
-:exc:`~trikafka.PluginError` where an export begins and ends. In the tasks it becomes an
-:exc:`~trikafka.ExportError`: they may run on other machines, which know the class and not the
-plugin.
+An error that is trikafka's stays that error; of a group of such errors the decisive one is raised,
+with notes of the others. Any other error becomes a :exc:`~trikafka.PluginError` where an export
+begins and ends. In the tasks it becomes an :exc:`~trikafka.ExportError`: they may run on other
+machines, which know the class and not the plugin. There an error of the file system stays that
+error, too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any, Self
 import trio
 
 from trikafka import ExportError, PluginError, TrikafkaError
-from trikafka.errors.groups import unwrapped
+from trikafka.config.whole import whole
+from trikafka.errors.groups import decisive, every, members, unwrapped, with_others
 from trikafka.hooks import check_shape, check_takes
 from trikafka.interfaces import (
     ExportCheck,
@@ -50,8 +52,14 @@ def _blaming(
         raise
     except Exception as error:
         single = unwrapped(error)  # of a nursery with one failed task
+        if single is error and single is spared():
+            raise  # with its own context
         if isinstance(single, TrikafkaError) or (single is not None and single is spared()):
             raise single from single.__cause__
+        if every(single, TrikafkaError):
+            several = members(single)
+            decides = decisive(several)
+            raise with_others(decides, several) from decides.__cause__
         raise PluginError(f"{who} failed: {single!r}") from error
 
 
@@ -168,9 +176,10 @@ def counted(files: FileFormat, file: Any) -> int:
         raise
     except Exception as error:
         raise ExportError(f"{who} failed: {error!r}") from error
-    if isinstance(rows, bool) or not isinstance(rows, int):
+    number: object = whole(rows)
+    if isinstance(number, bool) or not isinstance(number, int):
         raise ExportError(f"{who} returned {rows!r}, which is no number of rows")
-    return rows
+    return number
 
 
 #: The methods of sinks, with the type that each returns. A sink has some of the last four.
@@ -196,6 +205,8 @@ class GuardedSink:
 
     def __init__(self, plugin: str, sink: Sink) -> None:
         self._who = f"plugin {plugin}: {type(sink).__name__}"
+        self._given: Any = sink
+        #: What the sink returned when it was entered, usually itself.
         self._sink: Any = sink
         for name, kind in _SINK_METHODS.items():
             if callable(getattr(sink, name, None)):
@@ -204,7 +215,9 @@ class GuardedSink:
     async def __aenter__(self) -> Self:
         entered = await self._call("__aenter__", None)
         if entered is None:
-            raise PluginError(f"{self._who}: __aenter__ returned None; it must return the sink")
+            error = PluginError(f"{self._who}: __aenter__ returned None; it must return the sink")
+            await self.__aexit__(PluginError, error, None)  # it may hold a lock
+            raise error
         self._sink = entered
         return self
 
@@ -216,10 +229,12 @@ class GuardedSink:
     ) -> None:
         try:
             await self._call("__aexit__", None, kind, error, trace)
-        except PluginError as failure:
+        except TrikafkaError as failure:
             if error is None:
                 raise
-            _log.error("%s", failure, exc_info=failure)  # what ended the export is raised
+            # What ended the export is raised.
+            text = failure if isinstance(failure, PluginError) else f"{self._who}: {failure!r}"
+            _log.error("%s", text, exc_info=failure)
 
     async def _call(self, name: str, kind: type | None, *args: Any, **kwargs: Any) -> Any:
         noted = _Report(args[-1]) if name == "write" and len(args) == 4 else None
@@ -228,7 +243,9 @@ class GuardedSink:
         with _blaming(
             f"{self._who}: {name}", spared=lambda: None if noted is None else noted.failure
         ):
-            result: Any = await getattr(self._sink, name)(*args, **kwargs)
+            # As `async with` does: the object that was entered is left.
+            sink = self._given if name in ("__aenter__", "__aexit__") else self._sink
+            result: Any = await getattr(sink, name)(*args, **kwargs)
         if kind is not None and not isinstance(result, kind):
             raise PluginError(
                 f"{self._who}: {name} returned {type(result).__name__}, not {kind.__name__}"
@@ -269,7 +286,7 @@ class GuardedRunner:
     def above(self) -> int | None:
         """The number of offsets that a plan of this runner exceeds."""
         with _blaming(f"{self._who}: above"):
-            above = self._runner.above
+            above: int | None = whole(self._runner.above)
         if above is not None and (
             isinstance(above, bool) or not isinstance(above, int) or above < 0
         ):
