@@ -122,6 +122,9 @@ def test_share_group_is_no_consumer_group(command: Command, topic: str) -> None:
     assert (ended.code, f"trikafka share-groups offsets {share}" in ended.err) == (1, True)
     ended = command("groups", "remove-members", share, "--all")
     assert (ended.code, "is a share group" in ended.err) == (1, True)
+    ended = command("groups", "delete-offsets", share, "-t", topic, "--execute")
+    hint = f"group {share!r} is a share group: trikafka share-groups delete --topic TOPIC {share}"
+    assert (ended.code, ended.out, ended.err) == (1, b"", f"Error: {hint}\n")
     assert share.encode() not in command("groups", "lag").out
     assert found(command, "share-groups", "delete", share) == {"deleted": [share]}
 

@@ -73,9 +73,7 @@ async def test_partition_without_a_leader_is_named(
         cluster.move_leader("t", 1, None)
         with pytest.raises(KafkaTimeoutError, match="no leader"):
             await consumed(cluster, form=output_format("raw", None))
-        said = (
-            b"Warning: partition 1 of topic 't' without a leader at the moment: the command waits"
-        )
+        said = b"Warning: partition 1 of topic 't' has no leader at the moment: the command waits"
         assert capfdbinary.readouterr().err.startswith(said)
         await consumed(cluster, form=output_format("raw", None), partitions=frozenset({0}))
         assert capfdbinary.readouterr() == (b"v\n", b"")

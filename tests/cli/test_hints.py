@@ -81,6 +81,7 @@ from trikafka.testing import ScriptedCluster
         (("configs", "set", "topic", "t", "--add-config", "a=1"), "did you mean 'NAME=VALUE'?"),
         (("consume", "t", "--max-messages", "5"), "did you mean '--count'?"),
         (("consume", "t:4", "-e"), "partitions are given by -p: trikafka consume t -p 4 (see"),
+        (("consume", "t:0,4"), "partitions are given by -p: trikafka consume t -p 0 -p 4 (see"),
         (("consume", "t", "-J"), "did you mean '-f json'?"),
         (("consume", "t", "--isolation-level", "x"), "'-X isolation.level=read_committed'?"),
         (("consume", "t", "-G"), "Error: Option '-G' requires an argument\n"),

@@ -96,6 +96,14 @@ def test_unknown_end_does_not_hide_a_lag(command: Command, serve: Serve) -> None
     assert (ended.code, ended.err.startswith("Error: 1 of 1 failed\n  t-0: ")) == (1, True)
 
 
+def test_producers_are_shown_without_a_leader(command: Command, serve: Serve) -> None:
+    """The command waited for a leader for a minute."""
+    serve(lambda cluster: cluster.move_leader("t", 1, None))
+    ended = command("transactions", "producers", "t")
+    assert (ended.code, ended.out) == (1, b"no producers\n")
+    assert ended.err.startswith("Error: 1 of 2 failed\n  t-1: no leader at the moment; see: ")
+
+
 def test_sum_without_an_unknown_end_is_marked(command: Command, serve: Serve) -> None:
     serve(
         lambda cluster: cluster.fail("ListOffsets", INVALID, None, topic="t", partition=0), T0, T1

@@ -136,10 +136,10 @@ def command(
     topics = tuple(chosen("topic", names, more))
     for topic in topics:
         name, colon, numbers = topic.partition(":")
-        if colon and numbers.isdecimal():  # as for groups reset-offsets
-            raise click.UsageError(
-                f"partitions are given by -p: trikafka consume {name} -p {numbers}"
-            )
+        places = numbers.split(",")
+        if colon and all(map(str.isdecimal, places)):  # as for groups reset-offsets
+            meant = " ".join(f"-p {number}" for number in places)
+            raise click.UsageError(f"partitions are given by -p: trikafka consume {name} {meant}")
     plan = ConsumePlan(
         topics=topics,
         partitions=frozenset(partitions),

@@ -350,9 +350,9 @@ def _warn_of_lost(numbers: list[int], topic: str) -> None:
     """Warn of partitions without a leader: their offsets are asked for before anything is read."""
     if not numbers:
         return
-    few = "partition" if len(numbers) == 1 else "partitions"
+    few, have = ("partition", "has") if len(numbers) == 1 else ("partitions", "have")
     warn(
-        f"{few} {', '.join(map(str, numbers))} of topic {topic!r} without a leader at the moment: "
+        f"{few} {', '.join(map(str, numbers))} of topic {topic!r} {have} no leader at the moment: "
         "the command waits; with -p it reads others"
     )
 

@@ -68,7 +68,8 @@ def command(common: Common) -> None:
     "--replicas",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The number of replicas afterwards. Default: as many as now.",
+    help="The number of replicas afterwards; with --off only of partitions that move. Default: as "
+    "many as now.",
 )
 @click.option(
     "--file",

@@ -10,7 +10,7 @@ import click
 from .._api.admin.types import TRANSACTION_STATES
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
-from .partly import changed, every_transaction, existing, others
+from .partly import changed, every_transaction, existing, led, others
 from .progress import warn
 from .resetting import execute_option, look_up, parse_topics, topics_option
 from .suggesting import Suggesting
@@ -193,8 +193,8 @@ def producers(
         raise click.UsageError("which topic?")
 
     async def work(admin: Admin) -> list[tuple[object, ...]]:
-        partitions, _ = await look_up(admin, chosen)
-        return await remembered(admin, partitions, only_open=only_open)
+        partitions, known = await look_up(admin, chosen)
+        return await remembered(admin, led(partitions, known), only_open=only_open)
 
     columns = {
         "topic": "TOPIC",

@@ -11,7 +11,8 @@ from kafka.protocol.producer import InitProducerIdRequest
 from ...errors import from_code
 from .routing import Parts
 
-#: Bounds the timeout below, so that no cluster's ``transaction.max.timeout.ms`` refuses it.
+#: Bounds the timeout below: few clusters have a smaller ``transaction.max.timeout.ms``, which would
+#: refuse it. There a call with a smaller ``timeout`` passes.
 _LONGEST_MS = 30_000
 
 
