@@ -5,11 +5,15 @@ A failing record can be skipped by a seek.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import operator
 import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import trio
@@ -132,6 +136,28 @@ async def test_deserializer_of_other_arguments_is_refused(
             async with consumer_of(cluster, **settings):
                 pass
         assert not cluster.log
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        MagicMock(return_value=1),
+        SimpleNamespace(deserialize=MagicMock(return_value=1)),
+        SimpleNamespace(deserialize=lambda *given: int(given[-1])),
+        functools.partial(int, base=10),
+        functools.lru_cache(int),
+        lambda data, base=10: int(data, base),
+        operator.methodcaller("__len__"),
+    ],
+)
+async def test_unusual_functions_are_deserializers(given: Any, autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(1, records=2) as cluster,
+        consumer_of(cluster, value_deserializer=given) as consumer,
+    ):
+        consumer.assign([T0])
+        consumer.seek(T0, 1)
+        assert (await consumer.receive()).value == 1
 
 
 @pytest.mark.parametrize("bad", [0, 2, 199, 299])
