@@ -446,6 +446,22 @@ async def test_decisive_error_of_a_sink_is_raised() -> None:
     assert caught.value.__notes__ == ["also failed: ExportError: b"]
 
 
+async def test_error_beside_a_cancellation_is_named() -> None:
+    class Toy(MemorySink):
+        async def load(self) -> Any:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    fails()
+
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        with pytest.raises(PluginError, match=r"Toy: load failed: KeyError\('oops'\)$"):
+            await GuardedSink("'Toy'", Toy()).load()
+
+
 async def test_sink_that_enters_nothing_is_left() -> None:
     left = []
 

@@ -61,6 +61,13 @@ def _blaming(
             decides = decisive(several)
             raise with_others(decides, several) from decides.__cause__
         raise PluginError(f"{who} failed: {single!r}") from error
+    # Of a nursery that was cancelled while something else failed in it.
+    except BaseExceptionGroup as group:
+        failed = group.subgroup(Exception)
+        if failed is None or group.subgroup((KeyboardInterrupt, SystemExit)) is not None:
+            raise
+        with _blaming(who, spared=spared):
+            raise failed from None
 
 
 class GuardedFormat:
