@@ -355,7 +355,7 @@ def test_cut_transactions_are_not_left_open() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("outcome", ["commit", "abort"])
+@pytest.mark.parametrize("outcome", ["commit", "cut commit", "abort"])
 def test_cut_detach_leaves_the_end_to_the_block(outcome: str) -> None:
     async def once(producer: trikafka.aio.Producer, turns: int) -> BaseException | None:
         found: BaseException | None = None
@@ -363,6 +363,8 @@ def test_cut_detach_leaves_the_end_to_the_block(outcome: str) -> None:
             async with producer.transaction() as txn:
                 await producer.send("t", b"x")
                 _, found = await cut_off(txn.detach(), turns)
+                if found is not None and outcome == "cut commit":
+                    await cut_off(txn.commit(), 1)
                 if found is not None and outcome == "abort":
                     raise KeyError
         except KeyError:
@@ -385,7 +387,7 @@ def test_cut_detach_leaves_the_end_to_the_block(outcome: str) -> None:
                     ends = await reader.end_offsets([T0])
                     assert ends[T0] == 2  # the record and the marker
                     read = [one.value async for batch in reader.batches(ends) for one in batch]
-                assert read == ([b"x"] if outcome == "commit" else [])
+                assert read == ([] if outcome == "abort" else [b"x"])
         assert error is None
         assert cut > 1
 

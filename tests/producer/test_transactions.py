@@ -794,6 +794,28 @@ async def test_prepared_transactions_survive_a_restart(autojump_clock: Clock) ->
         assert await committed(cluster) == [b"kept", b"both"]
 
 
+@pytest.mark.parametrize("inside", [True, False])
+async def test_cut_commit_leaves_it_prepared(inside: bool, autojump_clock: Clock) -> None:
+    """The decision to commit may be recorded elsewhere, so the end of the block does not abort."""
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        cluster.transactions.two_phase = True
+        cluster.offer("InitProducerId", (0, 6))
+        async with producer_of(cluster, two_phase_commit=True) as producer:
+            with trio.CancelScope() as outer:
+                async with producer.transaction() as txn:
+                    await producer.send("t", b"x", partition=0)
+                    prepared = str(await txn.prepare())
+                    with trio.CancelScope() as inner:
+                        (inner if inside else outer).cancel()
+                        await txn.commit()
+            assert (inner if inside else outer).cancelled_caught
+        assert open_at_the_broker(cluster)
+        async with producer_of(cluster, two_phase_commit=True, commit_prepared=prepared):
+            pass
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"x"]
+
+
 async def test_missing_two_phase_commit_is_explained(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster:
         cluster.offer("InitProducerId", (0, 6))

@@ -112,7 +112,6 @@ class Transaction:
         self._producer = producer
         self._client = transaction
         self._guest = producer._guest
-        self._taken_back = False  # prepare() or detach() succeeded, but was cancelled
 
     def _check(self) -> None:
         self._producer._check()
@@ -144,12 +143,7 @@ class Transaction:
     ) -> None:
         if error is not None and (self._guest.ending or self._producer._failure is not None):
             return  # the producer has ended, and nothing can abort: the error of the block goes on
-        leave: Callable[[], Awaitable[object]]
-        if self._taken_back:
-            leave = self._client.commit if error is None else self._client.abort
-        else:
-            leave = partial(self._client.__aexit__, kind, error, traceback)
-        await cross(self._guest, leave)
+        await cross(self._guest, partial(self._client.__aexit__, kind, error, traceback))
 
     async def send_offsets(
         self,
@@ -178,13 +172,11 @@ class Transaction:
     async def commit(self, *, timeout: float | None = None) -> None:
         """Deliver all records, and commit, as :meth:`trikafka.Transaction.commit`."""
         self._check()
-        self._taken_back = False
         await cross(self._guest, partial(self._client.commit, timeout=timeout))
 
     async def abort(self, *, timeout: float | None = None) -> None:
         """Abort the transaction, as :meth:`trikafka.Transaction.abort`."""
         self._check()
-        self._taken_back = False
         await cross(self._guest, partial(self._client.abort, timeout=timeout))
 
     async def prepare(self, *, timeout: float | None = None) -> PreparedTransaction:
@@ -217,7 +209,8 @@ class Transaction:
         try:
             return await cross(self._guest, made)
         except asyncio.CancelledError:
-            self._taken_back = done
+            if done:
+                self._client._take_back()
             raise
 
 

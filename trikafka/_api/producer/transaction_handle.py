@@ -165,8 +165,9 @@ class Transaction:
 
         When cancelled before all records are delivered, the transaction goes on as if this had not
         been called. After :exc:`TransactionUndecidedError`, and after a later cancellation, only
-        ``commit`` may be called (again). The end of the block does that, too, unless an exception
-        or a cancellation ends it.
+        ``commit`` may be called (again). A block that ends without an exception calls it again, too.
+        A transaction that is prepared or detached stays so if the call is cancelled before it asks
+        the coordinator.
         """
         check_timeout(timeout, 0.0)
         self._begun("commit")
@@ -281,12 +282,25 @@ class Transaction:
             self._lent -= 1
 
     def _is_over(self) -> bool:
-        """Return whether the end of the block has nothing left to do."""
+        """Return whether the end of the block has nothing left to do, after a commit or abort."""
+        if self._state.number != self._number:
+            return True
+        # A call that was cut off before it asked the coordinator leaves the transaction prepared.
+        # Another program may have recorded the decision by then, so the block must not abort.
+        if self._state.state is TransactionState.PREPARED:
+            return self._over
         # A commit that was cut off inside the block has no outcome yet, and the program may rely on
         # a block that ends without an exception. So the end asks for the outcome again.
-        return self._state.number != self._number or (
+        return (
             self._state.state not in _OPEN and self._state.state is not TransactionState.UNDECIDED
         )
+
+    def _take_back(self) -> None:
+        """Let the end of the block end the transaction in spite of :meth:`prepare` or `detach`.
+
+        For a program that was cancelled before it got their result.
+        """
+        self._over = False
 
     async def _leave(self, error: BaseException) -> None:
         """Abort because the block ends with ``error``, even inside a cancelled scope.
