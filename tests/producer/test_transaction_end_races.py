@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from transacting import committed, open_at_the_broker, producer_of, transacting, until_closed
@@ -65,6 +67,45 @@ async def test_block_end_waits_for_a_commit(
             await trio.sleep(passed)
         assert producer.health().transaction == "ready"
         assert await committed(cluster) == [b"x"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_block_end_after_other_transactions(version: int, autojump_clock: Clock) -> None:
+    """Other transactions have followed before the block asks for its outcome."""
+    async with transacting(version) as (cluster, producer):
+        async with producer.transaction() as txn:
+            await producer.send("t", b"first", partition=0)
+            cluster.delay("EndTxn", 1, times=1)
+            with trio.move_on_after(0.5):
+                await txn.commit()
+            for value in (b"second", b"third"):
+                async with producer.transaction():
+                    await producer.send("t", value, partition=0)
+        assert await committed(cluster) == [b"first", b"second", b"third"]
+        with pytest.raises(IllegalStateError, match="nothing of it is committed"):  # noqa: PT012
+            async with producer.transaction() as txn:
+                await producer.send("t", b"lost", partition=0)
+                cluster.delay("EndTxn", 1, times=1)
+                cluster.fail("EndTxn", ErrorCode.TRANSACTION_ABORTABLE)
+                with trio.move_on_after(0.5):
+                    await txn.commit()
+                with pytest.raises(TransactionAbortableError):
+                    async with producer.transaction():
+                        pass
+                for _ in range(2):
+                    async with producer.transaction():
+                        await producer.send("t", b"more", partition=0)
+
+
+async def test_cut_off_commits_are_not_kept_for_ever(autojump_clock: Clock) -> None:
+    async with transacting() as (cluster, producer):
+        cluster.delay("EndTxn", 1, times=250)
+        for _ in range(250):
+            with trio.move_on_after(0.5):
+                async with producer.transaction():
+                    await producer.send("t", b"x", partition=0)
+        manager: Any = producer._transactions
+        assert len(manager._cut_off_before) == 100
 
 
 async def cut_off_and_refused(cluster: ScriptedCluster, producer: Producer) -> None:

@@ -44,6 +44,8 @@ from .transaction_signals import ProducerTransactionSignals
 
 _log = logging.getLogger("trikafka.transactions")
 _S = TransactionState
+#: The most transactions that :class:`Transactions` keeps for a commit that may be repeated.
+_MOST_KEPT = 100
 
 
 class Begun:
@@ -52,10 +54,12 @@ class Begun:
     The object stays valid for those calls after the next transaction has begun.
     """
 
-    __slots__ = ("number", "pending")
+    __slots__ = ("cut_off", "number", "pending")
 
     def __init__(self, number: int) -> None:
         self.number = number
+        #: True if the last call to commit was cut off before its outcome was known.
+        self.cut_off = False
         #: Stored together with the start of the task that carries the end out. After a commit that
         #: the coordinator refused, an abort takes its place.
         self.pending: PendingEndTxn | None = None
@@ -89,6 +93,9 @@ class Transactions:
         )
         self._begun: Begun | None = None
         self._before: Begun | None = None
+        # The earlier transactions whose commit was cut off, by number. Their blocks may still be
+        # open, with the next transactions in other tasks, and ask for the outcome at their ends.
+        self._cut_off_before: dict[int, Begun] = {}
         # Why the last transaction was not committed, as long as no call has raised that.
         self._unreported: Exception | None = None
         self._finished = False
@@ -189,6 +196,10 @@ class Transactions:
     def _begin(self) -> int:
         self._transaction.check("begin")
         number = self._transaction.begun(self._coordinator.version)
+        if self._before is not None and self._before.cut_off:
+            self._cut_off_before[self._before.number] = self._before
+            if len(self._cut_off_before) > _MOST_KEPT:
+                del self._cut_off_before[next(iter(self._cut_off_before))]
         self._before = self._begun
         self._begun = Begun(number)
         return number
@@ -332,6 +343,7 @@ class Transactions:
         """
         begun = self._of(number)
         self._check_commit(begun)
+        begun.cut_off = False
         if closing := begun.pending is None and self._transaction.state is _S.IN_TRANSACTION:
             self._transaction.closing()
 
@@ -509,11 +521,14 @@ class Transactions:
     def _of(self, number: int, *, open_only: bool = False) -> Begun:
         """Return the transaction that began as ``number``.
 
-        Raises :exc:`IllegalStateError` if that transaction is neither the current nor the last one.
+        Raises :exc:`IllegalStateError` if that transaction is neither the current nor the last one,
+        and no commit of it was cut off.
         """
         for begun in (self._begun,) if open_only else (self._begun, self._before):
             if begun is not None and begun.number == number:
                 return begun
+        if not open_only and number in self._cut_off_before:
+            return self._cut_off_before[number]
         raise _over()
 
     def _check_current(self, number: int) -> None:
@@ -567,6 +582,7 @@ class Transactions:
         if pending is None or not pending.commit:
             return
         pending.will_not_be_reported()
+        begun.cut_off = True
         if begun is self._begun:
             self._transaction.undecided(why)
 
