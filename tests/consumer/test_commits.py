@@ -339,6 +339,54 @@ async def test_returning_partition_skips_nothing(reset: str, autojump_clock: Clo
         assert await values(consumer, 1) == [b"1"]
 
 
+@pytest.mark.parametrize("by", ["auto commit", "the user", "the user, ahead"])
+async def test_returning_partition_is_ahead_of_a_commit(by: str, autojump_clock: Clock) -> None:
+    """`assign` took it away while an older offset of it was being committed."""
+    settings = {"group_id": "g", "auto_commit_interval_ms": 1_000}
+    async with (
+        cluster_of(2, records=9) as cluster,
+        consumer_of(cluster, **settings) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        consumer.assign([T0])
+        await values(consumer, 3)
+        if by != "auto commit":
+            await trio.sleep(1.1)  # the next auto commit comes after all of this
+            nursery.start_soon(consumer.commit, {T0: 8} if by == "the user, ahead" else {T0: 3})
+        cluster.delay("OffsetCommit", 0.5, 1)
+        await trio.sleep(0.2 if by != "auto commit" else 1.2)
+        await values(consumer, 3)
+        consumer.assign([T1])
+        await trio.sleep(0.5)
+        first = {"auto commit": 2, "the user": 3, "the user, ahead": 8}[by]
+        assert committed(cluster) == first
+        consumer.assign([T0, T1])
+        assert await consumer.position(T0) == max(first, 5)
+        consumer.assign([T1])
+        await trio.sleep(2)
+        assert committed(cluster) == max(first, 5)
+
+
+async def test_returning_partition_of_a_new_topic(autojump_clock: Clock) -> None:
+    """The topic was recreated, so the position in the old one means nothing."""
+    settings = {"group_id": "g", "auto_commit_interval_ms": 60_000}
+    async with (
+        cluster_of(2, records=9) as cluster,
+        consumer_of(cluster, **settings) as consumer,
+    ):
+        consumer.assign([T0])
+        await values(consumer, 5)
+        consumer.assign([T1])
+        await values(consumer, 1)
+        cluster.delete_topic("t")
+        cluster.create_topic("t", 2)
+        cluster.append("t", 0, [b"new %d" % number for number in range(9)])
+        await trio.sleep(5)
+        consumer.assign([T0])
+        with trio.fail_after(10):
+            assert await values(consumer, 1) == [b"new 0"]
+
+
 @pytest.mark.parametrize("code", [14, 15, 16, 7])
 async def test_commit_is_retried(autojump_clock: Clock, code: int) -> None:
     async with (

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
+from ..._managers.commits.auto_commit import LeftBehind
 from ..._managers.group.listener_invoker import check_listener
 from ..._net.deadlines import RunningCall, check_timeout, run_call
 from ..._state.arguments import (
@@ -219,7 +220,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             self._begin_unsubscribing(trio.current_time() + self._config.default_api_timeout)
             self._parts.start_soon(self._unsubscribe_in_background)
             return
-        returning: dict[TopicPartition, OffsetAndMetadata] = {}
+        returning: dict[TopicPartition, LeftBehind] = {}
         if self._parts.group.auto_commit is not None and not self._subscription.grouped:
             returning = self._parts.group.auto_commit.carry_over(frozenset(wanted))
         self._parts.metadata.want({tp.topic for tp in wanted})
@@ -228,8 +229,11 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         else:
             self._subscription.clear()
         # A look-up of the group's offset would find an older one, or none.
-        for tp, position in returning.items():
-            self._assignment.get(tp).located(position.offset, position.leader_epoch)
+        for tp, left in returning.items():
+            partition = self._assignment.get(tp)
+            partition.located(left.position.offset, left.position.leader_epoch)
+            if left.topic_id is not None:  # the topic may have been deleted and created again
+                partition.is_in(left.topic_id)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that this consumer has now."""

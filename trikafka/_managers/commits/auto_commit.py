@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Container, Iterable
+from typing import NamedTuple
+from uuid import UUID
 
 import trio
 
@@ -23,6 +25,17 @@ from .offset_messages import Positions
 _log = logging.getLogger("trikafka.commit")
 #: The name of these calls in errors.
 AUTO_COMMIT = "auto commit"
+
+
+class LeftBehind(NamedTuple):
+    """What is due of a partition that ``assign`` took away.
+
+    ``topic_id`` is ``None`` if it is not known. ``begun`` is the number of the last commit before.
+    """
+
+    position: OffsetAndMetadata
+    topic_id: UUID | None
+    begun: int
 
 
 class AutoCommit:
@@ -51,8 +64,8 @@ class AutoCommit:
         self._begun = 0
         # By partition: the committed offset, if it is known, and the number of its commit.
         self._last: dict[TopicPartition, tuple[int | None, int]] = {}
-        # Positions of partitions that ``assign`` took away.
-        self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}
+        # What is due of partitions that ``assign`` took away.
+        self._left_behind: dict[TopicPartition, LeftBehind] = {}
         self._tick = trio.CancelScope()
         self._failures = 0  # in a row; the first one and the end of the row are logged
         self.last_error: TrikafkaError | None = None  # the error of the last commit, if it failed
@@ -75,7 +88,9 @@ class AutoCommit:
         }
         # A member commits only what it is assigned. The rest may be with another member, which may
         # be further.
-        return mine if self._subscription.grouped else self._left_behind | mine
+        if self._subscription.grouped:
+            return mine
+        return {tp: left.position for tp, left in self._left_behind.items()} | mine
 
     async def commit(
         self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
@@ -119,7 +134,10 @@ class AutoCommit:
         if self._failures:
             _log.info("auto commit works again, after %d that failed", self._failures)
         self._failures = 0
+        # What ``assign`` took away during this commit is newer, also where the user has sought back.
+        newer = {tp: left for tp, left in self._left_behind.items() if left.position != due.get(tp)}
         self.committed(due, number)
+        self._left_behind |= newer
         return True
 
     def _check_of(self, due: Positions) -> Callable[[], None]:
@@ -158,7 +176,11 @@ class AutoCommit:
         for tp, position in positions.items():
             if number > self._last.get(tp, (0, 0))[1]:
                 self._last[tp] = position.offset, number
-            self._left_behind.pop(tp, None)
+            left = self._left_behind.get(tp)
+            if left is not None and (
+                number > left.begun or position.offset >= left.position.offset
+            ):
+                del self._left_behind[tp]
 
     @property
     def obstacle(self) -> Exception | None:
@@ -193,15 +215,20 @@ class AutoCommit:
 
     def carry_over(
         self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    ) -> dict[TopicPartition, LeftBehind]:
         """Keep what is due of partitions other than these for the next commit.
 
         Called before ``assign``. Returns the positions of those partitions that ``assign`` took
         away before and now returns. They are not committed yet, so the group's offsets are older.
         """
         returning = {tp: self._left_behind[tp] for tp in partitions if tp in self._left_behind}
+        owned = self._assignment.partitions
         self._left_behind = {
-            tp: position for tp, position in self.due().items() if tp not in partitions
+            tp: LeftBehind(position, owned[tp].topic_id, self._begun)
+            if tp in owned
+            else self._left_behind[tp]
+            for tp, position in self.due().items()
+            if tp not in partitions
         }
         return returning
 
