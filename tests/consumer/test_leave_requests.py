@@ -254,7 +254,7 @@ async def test_cancelled_leave_is_logged_as_such(
             cluster.on("LeaveGroup", cancel, times=1)
             await consumer.aclose()
         assert caplog.messages[-1].endswith(
-            "until its session ends: it was cancelled, or the time for the close was up, before "
-            "the coordinator responded"
+            "until its session ends: the leave was cancelled, or the time for the close was up, "
+            "before a response"
         )
     assert caplog.messages[-1].endswith(" left")  # the end of the block leaves again

@@ -90,7 +90,8 @@ class Outages:
     def described(self) -> dict[Node, str]:
         """Return since when each broker of :meth:`unreachable` is away, and why.
 
-        Also when it was last tried: without requests for it, it may have been back for long.
+        The text says also when the broker was last tried, if that is long ago. A broker that gets
+        no requests may have been back since.
         """
         now = trio.current_time()
         return {

@@ -29,10 +29,10 @@ _XERIAL_BLOCK = 32 * 1024
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 
 
-# cramjam ignores that memory is read-only, so it could write into ``bytes``. A free-threaded Python
-# shares equal constants between threads, where this changed them. There cramjam refuses each
-# ``bytes`` and ``memoryview`` as output, a writable one, too. It takes an array of ctypes over the
-# same memory. The type of such an array takes 15 µs to make, hence the cache.
+# cramjam does not check whether memory is read-only, so it could overwrite ``bytes``. On a
+# free-threaded Python, which shares equal constants between threads, it therefore refuses every
+# ``bytes`` and every ``memoryview`` as output, even a writable one. It takes an array of ctypes over
+# the same memory. The type of such an array takes 15 µs to make, hence the cache.
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
     import ctypes
 

@@ -57,10 +57,10 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-#: The most partitions that a request names where others may follow, and that are worked on without
-#: a checkpoint. kafka-python builds and encodes a request in about 10 microseconds a partition, and
-#: reads a response as fast. So these take some 20 ms, and ten thousand at once would keep other
-#: tasks from running for a fifth of a second.
+#: The most partitions in one request of several, and in one step without a checkpoint. kafka-python
+#: builds and encodes a request in about 10 microseconds a partition, and reads a response as fast.
+#: So a thousand take some 20 ms. Ten thousand would keep other tasks from running for a fifth of a
+#: second.
 PORTION = 1_000
 
 #: API keys as numbers -> (lowest, highest) version of a broker.

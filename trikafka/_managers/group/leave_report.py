@@ -28,7 +28,7 @@ _LIMIT, _ATTEMPTS = 5.0, 3
 _SHORT = 0.1
 _NO_TIME = "its time limit has passed"
 #: The close's own limit of time is a cancellation here, too.
-_CUT_OFF = "it was cancelled, or the time for the close was up, before the coordinator responded"
+_CUT_OFF = "the leave was cancelled, or the time for the close was up, before a response"
 
 
 class LeaveReport:

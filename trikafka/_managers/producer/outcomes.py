@@ -118,7 +118,7 @@ class Reports(BatchReports):
     # Once a batch, since a look at each record would slow the fast path down. A program that gives
     # seconds gives them for all records, so the latest time of the batch shows it.
     def closed(self, batch: ProducerBatch) -> None:
-        """Log once a topic that the timestamps of its records are probably in seconds."""
+        """Log, once for each topic, that timestamps of its records are probably in seconds."""
         if batch.encoder is None or batch.topic in self._warned:
             return
         if (hint := seconds_hint(batch.encoder.max_timestamp)) is not None:
