@@ -58,6 +58,18 @@ async def detached(version: int, **settings: Any) -> AsyncIterator[Detached]:
             yield cluster, admin, await detach(cluster, **settings)
 
 
+@both
+async def test_cut_commit_leaves_it_detached(version: int, autojump_clock: Clock) -> None:
+    async with transacting(version) as (cluster, producer):
+        with trio.CancelScope() as scope:
+            async with producer.transaction() as txn:
+                await producer.send("t", b"x", partition=0)
+                await txn.detach()
+                scope.cancel()
+                await txn.commit()
+        assert open_at_the_broker(cluster)
+
+
 def code_of(error: BaseException) -> int | None:
     """Return the coordinator's error code."""
     assert isinstance(error.__cause__, BrokerResponseError)

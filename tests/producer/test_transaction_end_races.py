@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -67,6 +68,24 @@ async def test_block_end_waits_for_a_commit(
             await trio.sleep(passed)
         assert producer.health().transaction == "ready"
         assert await committed(cluster) == [b"x"]
+
+
+@pytest.mark.parametrize("ends", ["its own exception", "a cancellation"])
+async def test_block_end_waits_for_no_other_reason(ends: str, autojump_clock: Clock) -> None:
+    """The outcome of the commit that was cut off does not hold up an exception."""
+    async with transacting() as (cluster, producer):
+        began = trio.current_time()
+        with trio.move_on_after(2) as scope, suppress(LookupError):
+            async with producer.transaction() as txn:
+                await producer.send("t", b"x", partition=0)
+                cluster.delay("EndTxn", 60, times=1)
+                with trio.move_on_after(0.5):
+                    await txn.commit()
+                if ends == "its own exception":
+                    raise LookupError
+        took = trio.current_time() - began
+        assert took == pytest.approx(2 if scope.cancelled_caught else 0.5, abs=0.01)
+        assert scope.cancelled_caught == (ends == "a cancellation")
 
 
 @pytest.mark.parametrize("version", [1, 2])
