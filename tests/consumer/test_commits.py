@@ -387,6 +387,30 @@ async def test_returning_partition_of_a_new_topic(autojump_clock: Clock) -> None
             assert await values(consumer, 1) == [b"new 0"]
 
 
+@pytest.mark.parametrize("seen", [True, False])
+async def test_left_position_is_not_of_a_new_topic(seen: bool, autojump_clock: Clock) -> None:
+    """`assign` took the partition away, and its topic was recreated before the auto commit."""
+    settings = {"group_id": "g", "auto_commit_interval_ms": 10_000}
+    async with (
+        cluster_of(2, records=9) as cluster,
+        consumer_of(cluster, **settings) as consumer,
+    ):
+        consumer.assign([T0])
+        await values(consumer, 5)
+        consumer.assign([T1])
+        await values(consumer, 1)
+        if seen:
+            await trio.sleep(5)
+        else:
+            consumer.assign([])
+            await trio.sleep(9.9)
+        cluster.delete_topic("t")
+        cluster.create_topic("t", 2)
+        await trio.sleep(30)
+        assert committed(cluster) is None
+        assert consumer.health().ok
+
+
 @pytest.mark.parametrize("code", [14, 15, 16, 7])
 async def test_commit_is_retried(autojump_clock: Clock, code: int) -> None:
     async with (

@@ -10,6 +10,7 @@ import trio
 
 from ..._managers.commits.auto_commit import AutoCommit
 from ..._managers.commits.commit import commit_failed
+from ..._managers.commits.offset_messages import OffsetTopics
 from ..._managers.group.membership_events import MembershipEvents
 from ..._state.assignors import Assignor
 from ..._state.consumer.assignment import Assignment
@@ -106,6 +107,7 @@ class ConsumerGroup:
                 core.assignment,
                 core.member,
                 core.poll_timer,
+                OffsetTopics(context.manager("metadata"), core.assignment),
                 interval,
             )
         self.assignors = [self._assignor(name) for name in config.partition_assignment_strategy]

@@ -20,7 +20,7 @@ from ...errors import KafkaTimeoutError, PartitionNotOwnedError, TrikafkaError
 from ...interfaces import CommitManager
 from ...types import OffsetAndMetadata, TopicPartition
 from ..group.poll_timer import PollTimer
-from .offset_messages import Positions
+from .offset_messages import OffsetTopics, Positions
 
 _log = logging.getLogger("trikafka.commit")
 #: The name of these calls in errors.
@@ -51,6 +51,7 @@ class AutoCommit:
         assignment: Assignment,
         member: Member,
         poll_timer: PollTimer,
+        topics: OffsetTopics,
         interval: float,
     ) -> None:
         self._commits = commits
@@ -58,6 +59,7 @@ class AutoCommit:
         self._assignment = assignment
         self._member = member
         self._poll_timer = poll_timer
+        self._topics = topics
         self._interval = interval
         # Counts the commits, including the user's own: they are written in the order in which they
         # began.
@@ -141,9 +143,11 @@ class AutoCommit:
         return True
 
     def _check_of(self, due: Positions) -> Callable[[], None]:
-        """Return a check that raises once a partition of a group has been given to others.
+        """Return a check that raises once a position of ``due`` must not be committed any more.
 
-        It raises also if the partition has returned since: the others may be further.
+        Either the group has given the partition to others. It raises also if the partition has
+        returned since: the others may be further. Or ``assign`` had taken the partition away, and
+        its topic was deleted and created again. That position is forgotten.
         """
         before = (
             {tp: self._assignment.partitions.get(tp) for tp in due}
@@ -158,6 +162,15 @@ class AutoCommit:
                 if self._assignment.partitions.get(tp) is not partition
             ]:
                 raise PartitionNotOwnedError(gone)
+            recreated = [
+                tp
+                for tp, left in self._left_behind.items()
+                if tp in due and self._topics.recreated(tp, left.topic_id) is not None
+            ]
+            for tp in recreated:
+                del self._left_behind[tp]
+            if recreated:
+                raise PartitionNotOwnedError(recreated)
 
         return check
 
