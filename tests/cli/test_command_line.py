@@ -292,8 +292,11 @@ def test_module_that_exits_ends_no_command(tmp_path: Path) -> None:
         'bad = SimpleNamespace(trikafka_command=hookimpl(lambda: Subcommand("bad", "", exit)))\n'
     )
     points = {
-        "leaves": "leaves", "toys": "toy_commands", "z": "toy_commands:late", "y": "toy_commands:bad"
-    }  # fmt: skip
+        "leaves": "leaves",
+        "toys": "toy_commands",
+        "z": "toy_commands:late",
+        "y": "toy_commands:bad",
+    }
     environment = install(
         tmp_path,
         "trikafka.commands",

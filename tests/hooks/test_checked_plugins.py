@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import trio
+from offered_plugins import plugin, settings
 from trio.testing import MockClock
 
 import trikafka
-from trikafka import ConfigurationError, HandshakeError, PluginError, TopicPartition, hookimpl
+from trikafka import ConfigurationError, HandshakeError, PluginError, TopicPartition
 from trikafka.interfaces import (
     ClientContext,
     ConsumerContext,
@@ -25,19 +26,6 @@ from trikafka.interfaces import (
 from trikafka.testing import ScriptedCluster, respond
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-def plugin(**hooks: Any) -> object:
-    return types.SimpleNamespace(**{name: hookimpl(function) for name, function in hooks.items()})
-
-
-def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": cluster.bootstrap_servers,
-        "dial": cluster.dial,
-        "plugins": plugins,
-        **more,
-    }
 
 
 # Assignors.

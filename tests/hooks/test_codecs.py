@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from offered_plugins import settings
 from trio.testing import MockClock
 
 import trikafka
@@ -62,15 +63,6 @@ class Offers:
     def trikafka_compression(self, name: str) -> object | None:
         self.asked.append(name)
         return self._codecs.get(name)
-
-
-def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": cluster.bootstrap_servers,
-        "dial": cluster.dial,
-        "plugins": plugins,
-        **more,
-    }
 
 
 async def read(cluster: ScriptedCluster, count: int, *plugins: object) -> list[bytes | None]:

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 import seat_fakes
 import trio
+from offered_plugins import settings
 from seat_fakes import FAKES, Takes
 from trio.testing import MockClock
 
@@ -43,15 +44,6 @@ SHARES = ("share_membership", "share_fetch")
 CONSUMERS = [
     kind for kind in get_args(ManagerKind) if kind not in ("produce", "transactions", *SHARES)
 ]
-
-
-def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": cluster.bootstrap_servers,
-        "dial": cluster.dial,
-        "plugins": plugins,
-        **more,
-    }
 
 
 def test_each_seat_has_a_fake() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import trio
+from offered_plugins import plugin, settings
 from trio.testing import MockClock
 
 import trikafka
-from trikafka import PluginError, TopicPartition, hookimpl
+from trikafka import PluginError, TopicPartition
 from trikafka._managers.group.heartbeat import Heartbeats
 from trikafka._managers.producer.produce import BatchProducing
 from trikafka.hooks import answers, call_first, load_plugins
@@ -28,10 +29,6 @@ from trikafka.interfaces import (
 from trikafka.testing import ScriptedCluster
 
 
-def plugin(**hooks: Any) -> object:
-    return types.SimpleNamespace(**{name: hookimpl(function) for name, function in hooks.items()})
-
-
 class Recording(RebalanceListener):
     def __init__(self, name: str, called: list[str]) -> None:
         self.name = name
@@ -42,15 +39,6 @@ class Recording(RebalanceListener):
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self.called.append(f"{self.name} revoked {len(partitions)}")
-
-
-def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": cluster.bootstrap_servers,
-        "dial": cluster.dial,
-        "plugins": plugins,
-        **more,
-    }
 
 
 async def test_listeners_run_in_reverse_on_revoke(autojump_clock: MockClock) -> None:

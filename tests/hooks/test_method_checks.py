@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+from offered_plugins import plugin, settings
 from trio.testing import MockClock
 
 import trikafka
@@ -35,19 +36,6 @@ from trikafka.interfaces import (
     Sink,
 )
 from trikafka.testing import ScriptedCluster
-
-
-def plugin(**hooks: Any) -> object:
-    return types.SimpleNamespace(**{name: hookimpl(function) for name, function in hooks.items()})
-
-
-def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": cluster.bootstrap_servers,
-        "dial": cluster.dial,
-        "plugins": plugins,
-        **more,
-    }
 
 
 async def waits(*args: Any, **kwargs: Any) -> Any: ...
@@ -160,7 +148,7 @@ def test_broken_property_is_left_to_its_use() -> None:
     assert unfit_methods(Broken(), CommitManager) == []
 
 
-def test_signature_that_cannot_be_read_is_not_checked() -> None:
+def test_unreadable_signature_is_not_checked() -> None:
     class Odd:
         @property
         def __signature__(self) -> Any:
@@ -429,9 +417,7 @@ async def test_listener_sets_a_position_by_its_context(autojump_clock: MockClock
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_context_names_the_plugin_that_asks_too_early(
-    own: bool, autojump_clock: MockClock
-) -> None:
+async def test_context_names_a_plugin_that_is_early(own: bool, autojump_clock: MockClock) -> None:
     """A plugin for one seat that forgets to look at the kind is a usual case."""
 
     def manager(kind: ManagerKind, context: Any) -> object:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import trio
+from offered_plugins import settings
 from seat_fakes import FAKES, Takes
 from trio.testing import MockClock
 
 import trikafka
 from trikafka import TopicPartition
 from trikafka.testing import ScriptedCluster
-
-
-def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": cluster.bootstrap_servers,
-        "dial": cluster.dial,
-        "plugins": plugins,
-        **more,
-    }
-
 
 OWN = Takes(produce=FAKES["produce"])
 

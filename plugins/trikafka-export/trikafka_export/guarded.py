@@ -330,8 +330,8 @@ class GuardedRunner:
     async def close(self, limit: float) -> None:
         """Release what the runner holds, within ``limit`` seconds.
 
-        Never raises: the destination is released after the runners, in every case. So a cancelled
-        export waits for this, too.
+        A failure is logged and not raised, since the destination has to be released after the
+        runners in every case. For the same reason a cancelled export waits for the end of this.
         """
         patience = limit + _PATIENCE if limit < math.inf else limit
         with trio.move_on_after(patience, shield=True) as scope:

@@ -28,9 +28,10 @@ AUTO_COMMIT = "auto commit"
 
 
 class LeftBehind(NamedTuple):
-    """What is due of a partition that ``assign`` took away.
+    """The position to be committed of a partition that ``assign`` took away.
 
-    ``topic_id`` is ``None`` if it is not known. ``begun`` is the number of the last commit before.
+    ``topic_id`` is ``None`` if it is not known. ``begun`` is the number of the last commit that
+    began before ``assign``.
     """
 
     position: OffsetAndMetadata
