@@ -134,9 +134,8 @@ def _ours(job: dict[str, Any]) -> Iterator[Way]:
         """Run the whole export with tasks that have another reader."""
         from .parquet_memory import run_unit
 
-        with patch(
-            "trikafka_spark.spark_job.run_unit", run_unit
-        ):  # Spark pickles the function by name
+        # Spark pickles the function by name, so this one takes the place of the other.
+        with patch("trikafka_spark.spark_job.run_unit", run_unit):
             return export(spark_above=0, compression="snappy")(target)
 
     yield Way(

@@ -164,11 +164,9 @@ class _Aim:
     figure: Figure = _rate
 
 
-_P99, _WORK, _HAND_OVER = (
-    _quickness("p99_ms"),
-    _quickness("cpu_per_million"),
-    _quickness("hand_over_ms"),
-)
+_P99 = _quickness("p99_ms")
+_WORK = _quickness("cpu_per_million")
+_HAND_OVER = _quickness("hand_over_ms")
 _ARROW, _BATCH, _ONE = (f"consume/{way}/100/none/ours" for way in ("arrow", "batch", "one"))
 _CONSUME, _PRODUCE = "consume/batch/100/none/confluent", "produce/one/100/none/confluent"
 _LARGE = tuple(f"consume/batch/1000/none/{peer}" for peer in ("confluent", "aio", "franz", "java"))

@@ -178,10 +178,8 @@ class Runner:
                     "failed": f"{held} records in the topic, {found['records'] + _FIRST} written"
                 }
         if case.kind == "group" and "seconds" in found:
-            asked, had = (
-                "consumer" if case.way == "consumer" else "classic",
-                self._kafka.group_type(topic),
-            )
+            asked = "consumer" if case.way == "consumer" else "classic"
+            had = self._kafka.group_type(topic)
             if had != asked:
                 found = {"missing": f"the group was to be of type {asked}, and was of type {had}"}
         if target and "seconds" in found:

@@ -66,12 +66,10 @@ async def run(
 ) -> Figures:
     """Run. The checkpoint and the queries' log are created in ``directory``."""
     figures, chance = Figures(), random.Random(options.seed)
-    source, target, checkpoint, log = (
-        f"from-{options.seed}",
-        f"to-{options.seed}",
-        directory / "checkpoint",
-        directory / "runs.log",
-    )
+    source = f"from-{options.seed}"
+    target = f"to-{options.seed}"
+    checkpoint = directory / "checkpoint"
+    log = directory / "runs.log"
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics(
             {name: NewTopic(PARTITIONS, 1, {"retention.ms": "-1"}) for name in (source, target)}

@@ -58,11 +58,9 @@ def load(limit: int | None = None, progress: Callable[[int], None] = lambda done
     plain = table.set_column(
         table.schema.get_field_index("time_hour"), "time_hour", _as_text(table["time_hour"])
     )
-    names, encode, values = (
-        plain.column_names,
-        json.JSONEncoder(separators=(",", ":")).encode,
-        list[bytes](),
-    )
+    names = plain.column_names
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    values = list[bytes]()
     for batch in plain.to_batches(max_chunksize=10_000):
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
         values.extend(encode(dict(zip(names, row, strict=True))).encode() for row in rows)

@@ -229,9 +229,8 @@ async def test_offsets_are_listed(autojump_clock: trio.testing.MockClock) -> Non
         assert found[T0] is not None
         assert (found[T0].offset, found[T0].timestamp) == (1, 1001)
         cluster.move_leader("t", 0, 1)
-        assert (await admin.list_offsets({T0: OffsetSpec.EARLIEST}))[T0] == ListedOffset(
-            0, None, 0
-        )  # the record's epoch
+        # The epoch is that of the record.
+        assert (await admin.list_offsets({T0: OffsetSpec.EARLIEST}))[T0] == ListedOffset(0, None, 0)
 
 
 async def test_cluster_is_described(autojump_clock: trio.testing.MockClock) -> None:

@@ -176,11 +176,9 @@ async def test_transaction_that_just_ended_is_no_hang(
 
 async def test_permission_errors_name_the_resource(autojump_clock: trio.testing.MockClock) -> None:
     """They also name the operation."""
-    ids, topic, cluster_wide = (
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    )
+    ids = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    topic = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    cluster_wide = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     async with opened() as (cluster, admin):
         write(cluster, T0, Identity(5, 3))
         begin(cluster, "x")

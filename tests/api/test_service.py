@@ -333,9 +333,8 @@ async def test_failure_while_closing_is_raised(autojump_clock: Clock) -> None:
         async with watch.open(at(2, ValueError("bug"))):
             pass
     assert watch.thing.exits == [Exit.CLEAN]
-    assert (
-        trio.current_time() == 3
-    )  # the end that closing waits for may never come; a second is left for the rest
+    # The end that closing waits for may never come; a second is left for the rest.
+    assert trio.current_time() == 3
 
 
 class OtherError(BaseException):  # as pytest.fail() raises in a function of a test

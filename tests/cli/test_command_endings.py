@@ -66,9 +66,8 @@ def test_signal_delivers_what_was_read(command: Command, topic: str) -> None:
         give(running, b"one\ntwo\n")
         give(running, b"half")  # it is read when the lines before it are being sent
         running.process.send_signal(signal.SIGINT)
-        running.process.wait(
-            120
-        )  # the end of the input, which ended() sends, would complete the half line
+        # The end of the input, which ended() sends, would complete the half line.
+        running.process.wait(120)
         ended = running.ended()
     assert ended.code == 130
     assert ended.err == "Warning: line 3 had not arrived as a whole, and was not written\n"

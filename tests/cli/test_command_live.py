@@ -233,9 +233,8 @@ def test_topics_from_creation_to_deletion(command: Command, broker: str) -> None
     gone = command("topics", "delete", name)
     assert gone.code == 1
     assert name in gone.err
-    assert (
-        command("topics", "delete", name, "--if-exists").code == 0
-    )  # also while a broker still lists it
+    # That also holds while a broker still lists the topic.
+    assert command("topics", "delete", name, "--if-exists").code == 0
     until(lambda: partitions() is None)
     assert command("topics", "describe", name).err.startswith(
         f"Error: topic {name!r} does not exist; "

@@ -27,9 +27,8 @@ def test_client_takes_its_settings_of_a_file() -> None:
 def test_option_overrides_the_file() -> None:
     common = Common("a:1", (("request_timeout_ms", "2000"), ("group.id", "h")), False, FILE)
     assert common.settings(ConsumerConfig)["request_timeout_ms"] == 2000
-    assert (
-        common.settings(AdminConfig)["group_id"] == "h"
-    )  # an admin client refuses an explicit group.id
+    # An admin client refuses an explicit group.id.
+    assert common.settings(AdminConfig)["group_id"] == "h"
 
 
 @pytest.mark.parametrize(

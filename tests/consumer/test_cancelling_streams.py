@@ -78,9 +78,8 @@ async def tables(given: Given) -> None:
 async def test_cancelled_streams_lose_nothing(
     autojump_clock: Clock, scenario: Any, strategy: dict[str, Any]
 ) -> None:
-    importlib.import_module(
-        "trikafka._wire.arrow"
-    )  # else in a thread, for which the clock does not wait
+    # Otherwise it is imported in a thread, for which the virtual clock does not wait.
+    importlib.import_module("trikafka._wire.arrow")
 
     def setup() -> Any:
         return fresh(**strategy)
@@ -374,6 +373,5 @@ async def test_cancelled_lost_listener_is_called_again(
         await the_rest_comes(given)
         assert log == ["assigned", "lost", "assigned"]
 
-    assert (
-        await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 3
-    )  # before, inside and after the listener
+    # There is at least one before, inside and after the listener.
+    assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 3

@@ -387,9 +387,8 @@ async def test_recreated_topic_is_another(autojump_clock: Clock, seen: bool) -> 
         cluster.create_topic("t", 1)
         await consumer.receive_batch(timeout=7)
         cluster.append("t", 0, [b"new"])
-        assert await values(consumer, 1) == [
-            b"new"
-        ]  # from its beginning: the position belonged to the other topic
+        # The new topic is read from its beginning: the position belonged to the old one.
+        assert await values(consumer, 1) == [b"new"]
         assert told == [("assigned", [T0]), ("revoked", [T0]), ("assigned", [T0])]
 
 
@@ -546,9 +545,8 @@ async def test_blocked_loop_delivers_nothing_stale(
     ):
         assert await values(consumer, 1) == [b"0"]
         autojump_clock.jump(60)
-        assert (
-            await consumer.receive()
-        ).offset == 0  # lost, joined again, and read again from the commits
+        # The partition is lost, joined again, and read again from the commits.
+        assert (await consumer.receive()).offset == 0
 
 
 @pytest.mark.parametrize("instance", [None, "i"])
@@ -596,9 +594,8 @@ async def test_member_that_keeps_partitions_is_fenced(autojump_clock: Clock) -> 
             nursery.start_soon(drain, two)
             who = me(one)
             await until(lambda: len(two.assignment()) == 2)
-            assert (
-                state(one) == "stale"
-            )  # it left by itself when its time was up, 20 s after its receive
+            # It left by itself when its time was up, 20 s after its receive.
+            assert state(one) == "stale"
             assert Said(cluster)(6, who)[-1] == (21, -1, None, None)
             assert round(trio.current_time(), 1) == 21.5  # at its heartbeat after that
             await one.receive_batch(timeout=1)

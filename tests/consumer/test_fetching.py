@@ -62,9 +62,8 @@ async def test_batches_before_the_offset_are_an_error(autojump_clock: Clock) -> 
             return await default()
 
         consumer.assign([T0, T1])
-        cluster.fail(
-            "Fetch", ErrorCode.NOT_LEADER_OR_FOLLOWER, 1
-        )  # so that the seek is before the first fetch
+        # So that the seek is before the first fetch.
+        cluster.fail("Fetch", ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
         for tp in (T0, T1):
             consumer.seek(tp, 3)
         cluster.on("Fetch", stale, where=lambda request: bool(request.topics))

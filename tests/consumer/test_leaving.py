@@ -114,11 +114,12 @@ async def test_cancelled_close_commits_and_leaves_once(autojump_clock: Clock) ->
     async with member_in("stable", told) as (cluster, consumer):
         with trio.move_on_after(0.1):
             await consumer.aclose()
+    # The call that was cancelled is made again.
     assert [what for what, _ in told] == [
         "assigned",
         "revoked",
         "revoked",
-    ]  # the one that was cancelled is called again
+    ]
     assert len(cluster.requests("OffsetCommit")) == len(cluster.requests("LeaveGroup")) == 1
 
 
@@ -159,9 +160,8 @@ async def test_earlier_limit_of_two_leaves_counts(autojump_clock: Clock) -> None
             nursery.start_soon(consumer.unsubscribe)
             await trio.sleep(1)
             await consumer.aclose(2)
-            assert (
-                trio.current_time() - began == 2.25
-            )  # of the three seconds a quarter is kept for leaving the group
+            # Of the three seconds a quarter is kept for leaving the group.
+            assert trio.current_time() - began == 2.25
         assert trio.current_time() - began == 2.25
         assert not cluster.group("g").members
         assert cluster.committed("g", T1) or cluster.committed("g", T0)
@@ -295,10 +295,8 @@ async def test_last_commit_comes_before_listeners(autojump_clock: Clock) -> None
             consumer.subscribe(["t"], Notes([], then=act))
             await values(consumer, 2)
         assert seen == [0, 1]
-        (last_commit,), (goodbye,) = (
-            cluster.requests("OffsetCommit"),
-            cluster.requests("LeaveGroup"),
-        )
+        (last_commit,) = cluster.requests("OffsetCommit")
+        (goodbye,) = cluster.requests("LeaveGroup")
         assert cluster.log.index(last_commit) < cluster.log.index(goodbye)
 
 
@@ -342,9 +340,8 @@ async def test_hanging_listener_ends_at_the_close_limit(
         nursery.start_soon(consumer.receive_batch)
         await trio.sleep(1)
         await consumer.aclose(3)
-        assert (
-            trio.current_time() == 3.25
-        )  # of the three seconds a quarter is kept for leaving the group
+        # Of the three seconds a quarter is kept for leaving the group.
+        assert trio.current_time() == 3.25
         assert not cluster.group("g").members
         nursery.cancel_scope.cancel()
 
@@ -382,9 +379,8 @@ async def test_fatal_error_releases_old_partitions(
         await consumer.receive_batch(timeout=2)
         await consumer.receive_batch(timeout=0)
         assert consumer.statistics().state == "stable"
-        assert bool(cluster.requests("OffsetCommit")) == (
-            (api, strategy) == ("JoinGroup", "range")
-        )  # who is out commits nothing
+        # A member that is out commits nothing.
+        assert bool(cluster.requests("OffsetCommit")) == ((api, strategy) == ("JoinGroup", "range"))
         gone = "revoked" if (api, strategy) == ("JoinGroup", "range") else "lost"
         assert told == [("assigned", [T0, T1]), (gone, [T0, T1]), ("assigned", [T0, T1])]
         assert len(cluster.group("g").members) == 1
@@ -408,9 +404,8 @@ async def test_auto_commit_does_not_meet_a_leave(
             consumer.seek(T0, 7)
             await values(consumer, 2)
             await trio.sleep(2)
-            assert (
-                cluster.committed("g", T0).offset == 8
-            )  # and after it, it commits at the interval again
+            # Afterwards it commits at the interval again.
+            assert cluster.committed("g", T0).offset == 8
     assert not caplog.records
 
 

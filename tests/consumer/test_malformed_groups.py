@@ -222,9 +222,8 @@ async def test_pauses_between_joins_keep_the_session(autojump_clock: Clock) -> N
             times = [seen.time for seen in cluster.requests("JoinGroup")]
             pauses = [after - before for before, after in itertools.pairwise(times)]
             assert max(pauses) < 2.01
-            assert (
-                len({seen.request.member_id for seen in cluster.requests("JoinGroup")}) == 2
-            )  # the first has none
+            # The first request has no member id.
+            assert len({seen.request.member_id for seen in cluster.requests("JoinGroup")}) == 2
 
 
 @strategies
@@ -277,9 +276,8 @@ async def test_malformed_targets_change_nothing(autojump_clock: Clock, number: i
 def test_unreadable_assignment_is_an_error() -> None:
     with pytest.raises(DamagedResponseError, match="t--1"):
         decode_assignment(packed(("t", -1)))
-    assert decode_subscription(owning(-1), None).topics == {
-        "t"
-    }  # as Java's: what a member owned is only a hint
+    # As in Java's client, what a member owned is only a hint.
+    assert decode_subscription(owning(-1), None).topics == {"t"}
     assert decode_assignment(encode_assignment([T0, T1])) == [T0, T1]
 
 

@@ -68,9 +68,8 @@ class Witness(RebalanceListener):
         self.raises = False
         takes = self.takes
         self.takes = 0.0
-        self.cut.update(
-            dict.fromkeys(partitions, comes)
-        )  # a cancelled call is repeated, or followed by lost
+        # A cancelled call is repeated, or followed by lost.
+        self.cut.update(dict.fromkeys(partitions, comes))
         await trio.sleep(takes)
         for tp in partitions:
             self.cut.pop(tp, None)

@@ -103,10 +103,11 @@ async def test_stale_member_rejoins_at_the_next_receive(
                 await trio.sleep(0.02)
                 assert watching.membership() == ["joined", "stale"]
                 await trio.sleep(30)
+                # Leaving because of that is no event of its own.
                 assert watching.membership() == [
                     "joined",
                     "stale",
-                ]  # that it leaves is the same change
+                ]
                 cluster.append("t", 0, [b"more"])
                 await consumer.receive()
                 assert watching.membership() == ["joined", "stale", "joined"]

@@ -52,9 +52,8 @@ async def test_restarted_static_member_gets_new_ones(
             seen: list[bytes | None] = []
             while not consumer.assignment():
                 seen += [record.value for record in await consumer.receive_batch(timeout=0.001)]
-            assert (
-                trio.current_time() - began < 0.15
-            )  # one backoff, lest a coordinator that says so for ever cause a storm
+            # One backoff, so that a coordinator which says so for ever causes no storm.
+            assert trio.current_time() - began < 0.15
             while len(seen) < 2:
                 seen += await values(consumer, 1)
             assert seen == [b"new", b"new"]

@@ -499,9 +499,8 @@ async def test_missing_partition_is_raised_by_receive(
             began = trio.current_time()
             with pytest.raises(UnknownTopicOrPartitionError, match=missing.topic):
                 await consumer.receive()
-            assert (
-                least <= trio.current_time() - began < most
-            )  # fresh metadata of a known topic suffice
+            # Fresh metadata are enough for a topic that was known.
+            assert least <= trio.current_time() - began < most
             began = trio.current_time()
             with pytest.raises(UnknownTopicOrPartitionError):
                 await consumer.position(missing)
@@ -623,9 +622,8 @@ async def test_corrupt_record_raises_after_a_table(
             consumer.assign([T0])
             with trio.fail_after(60):
                 await until(lambda: consumer._parts.manager("fetch")._resting > 0)
-                await trio.testing.wait_all_tasks_blocked(
-                    2
-                )  # what metadata bring at the start would wake it
+                # Metadata that arrive at the start would wake it.
+                await trio.testing.wait_all_tasks_blocked(2)
                 assert len(await receiver.gather(None, None, 10**6, 10**9)) == 3
                 with pytest.raises(CorruptRecordError):
                     await receiver.gather(None, None, 10**6, 10**9)

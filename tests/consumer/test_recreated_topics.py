@@ -77,9 +77,8 @@ async def test_old_offset_is_not_committed(autojump_clock: MockClock, protocol: 
             ),
         ):
             await consumer.commit()
-        assert (
-            trio.current_time() == began
-        )  # the broker refused the id, and the metadata showed why
+        # The broker has refused the topic id, and the metadata have shown why.
+        assert trio.current_time() == began
         assert cluster.committed("g", T0) is None
         with trio.fail_after(5), pytest.raises(UnknownTopicOrPartitionError):
             await consumer.commit()
@@ -175,10 +174,11 @@ async def test_commit_of_missing_partition_is_refused(
         ):
             await consumer.commit({TopicPartition("t", 7): 1})
         assert trio.current_time() == began
+        # The new topic may be on its way, so the call waits before it fails.
         with (
             trio.fail_after(10),
             pytest.raises(UnknownTopicOrPartitionError, match="x-0"),
-        ):  # it may be on its way
+        ):
             await consumer.commit({TopicPartition("x", 0): 1})
         assert 3 <= trio.current_time() - began < 5
 

@@ -264,9 +264,8 @@ async def test_unauthorized_topic_causes_no_rebalance(
             refused = cluster.fail(
                 "Metadata", ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, topic="t"
             )
-            cluster.fail(
-                "Fetch", ErrorCode.UNKNOWN_LEADER_EPOCH, 1
-            )  # so that the client asks for metadata
+            # This error makes the client request metadata.
+            cluster.fail("Fetch", ErrorCode.UNKNOWN_LEADER_EPOCH, 1)
             await until(lambda: bool(reader.errors), 0.1)
             await trio.sleep(3)
             before = len(cluster.requests("JoinGroup")) + len(joins(cluster))
@@ -490,9 +489,8 @@ async def test_calls_work_at_any_moment_of_a_refusal(
                         rights.give()
                         cluster.append("t", 0, [b"later"])
                         consumer.subscribe(["t"])
-                        with trio.fail_after(
-                            5.5
-                        ):  # a heartbeat of the consumer protocol may be due then only
+                        # With the consumer protocol the next heartbeat may be due only then.
+                        with trio.fail_after(5.5):
                             await until(lambda: b"later" in reader.got, 0.05)  # noqa: B023
                     nursery.cancel_scope.cancel()
                 if call == "unsubscribe":
@@ -595,9 +593,8 @@ async def test_refused_heartbeats_are_no_livelock(
             assert bad
             assert len(cluster.requests("JoinGroup")) - joins <= 20
             refused = [line for line in caplog.messages if "GROUP_AUTHORIZATION_FAILED" in line]
-            assert len(refused) == 2, (
-                refused
-            )  # that the partitions are lost, and that attempts follow
+            # One line says that the partitions are lost, one that attempts follow.
+            assert len(refused) == 2, refused
             rule.remove()
             await until(lambda: consumer.health().ok)
             assert any("is in its group again" in line for line in caplog.messages)

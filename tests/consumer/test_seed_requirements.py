@@ -61,10 +61,11 @@ async def test_poll_limit_covers_every_request(api: str, autojump_clock: Clock) 
 
     Java's first ``poll(long)`` waited for these without a limit.
     """
+    # max_poll_interval_ms is also how long a JoinGroup may take.
     settings = {
         "session_timeout_ms": 6_000,
         "max_poll_interval_ms": 10_000,
-    }  # how long a JoinGroup may take
+    }
     async with (
         ScriptedCluster(topics={"other": 1}) as cluster,
         consumer_of(cluster, group_id="g", **settings) as consumer,

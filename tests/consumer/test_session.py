@@ -208,9 +208,9 @@ async def test_member_joins_despite_any_damaged_byte(autojump_clock: Clock, api:
             async with member_of(cluster, request_timeout_ms=2_000, **FAST) as consumer:
                 try:
                     await consumer.receive_batch(timeout=1)
-                except (
-                    BrokerResponseError
-                ):  # the error code itself, or the number of a partition: undetectable
+                # The error code itself may be damaged, or the number of a partition: nothing shows
+                # that.
+                except BrokerResponseError:
                     assert place < 16 or api == "SyncGroup"
                     consumer.subscribe(["t"])
                 rule.remove()
@@ -415,7 +415,6 @@ async def test_empty_assignment_ends_the_assignment(autojump_clock: Clock) -> No
         consumer.assign([])
         with pytest.raises(IllegalStateError, match="nothing to receive"):
             await consumer.receive()
-        consumer.subscribe(
-            ["t"]
-        )  # and what is not an assignment any more is none that forbids this
+        # Without an assignment a subscription is allowed.
+        consumer.subscribe(["t"])
         assert await consumer.receive()

@@ -12,9 +12,8 @@ from trikafka import PartitionStream
 async def test_closed_stream_drops_its_decoding() -> None:
     """Otherwise the next reader begins behind the records in the thread and commits them."""
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
-        cluster.append(
-            "t", 0, [bytes(2**20)] * 64, compression="zstd"
-        )  # more than is decoded within one step
+        # These are more bytes than are decoded within one step.
+        cluster.append("t", 0, [bytes(2**20)] * 64, compression="zstd")
         consumer.assign([T0])
         assigned, late = consumer._assignment.get(T0), list[int]()
 
@@ -44,9 +43,8 @@ async def test_closed_stream_drops_its_table() -> None:
     """Otherwise both handlers get the gathered records."""
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
         cluster.append("t", 0, [b"first"])
-        cluster.append(
-            "t", 0, [bytes(2**20)] * 64, compression="zstd"
-        )  # more than is decoded within one step
+        # These are more bytes than are decoded within one step.
+        cluster.append("t", 0, [bytes(2**20)] * 64, compression="zstd")
         consumer.assign([T0])
         assigned, late = consumer._assignment.get(T0), list[int]()
 
@@ -61,9 +59,9 @@ async def test_closed_stream_drops_its_table() -> None:
                         await trio.lowlevel.checkpoint()
                     nursery.start_soon(handle, stream)
                     break
-                while (
-                    not assigned.position
-                ):  # the first batch is gathered, and the second one being decoded
+                # Once there is a position, the first batch is gathered and the second is being
+                # decoded.
+                while not assigned.position:
                     await trio.lowlevel.checkpoint()
                 await stream.aclose()
                 async for further in consumer.partitions():

@@ -147,9 +147,8 @@ async def test_streams_give_batches_and_tables(autojump_clock: Clock) -> None:
         cluster_of(2, records=30) as cluster,
         member_of(cluster, max_poll_records=8) as consumer,
     ):
-        importlib.import_module(
-            "trikafka._wire.arrow"
-        )  # else in a thread, for which the clock does not wait
+        # Otherwise it is imported in a thread, for which the virtual clock does not wait.
+        importlib.import_module("trikafka._wire.arrow")
         offsets: list[int] = []
         rows = 0
         with trio.fail_after(10):
@@ -269,12 +268,10 @@ async def test_revoked_stream_commits_before_listener(autojump_clock: Clock, str
                 told = next(entry for entry in log if entry[0] == "committed")
                 assert log.index(ended) < log.index(told)
                 (tp,) = theirs.got
-                assert (
-                    told[1][tp] == len(mine.got[tp]) == theirs.got[tp][0]
-                )  # nothing lost, nothing twice
-                assert (
-                    told[2] - ended[2] < 2.01
-                )  # the last handler of those that go was waited for, no longer
+                # No record is lost, and none comes twice.
+                assert told[1][tp] == len(mine.got[tp]) == theirs.got[tp][0]
+                # The last handler of a partition that moves was waited for, and no longer.
+                assert told[2] - ended[2] < 2.01
                 before = mine.count
                 await until(lambda: mine.count > before + 3)  # and what stays goes on
 

@@ -83,9 +83,8 @@ def _append(cluster: ScriptedCluster, messages: int) -> None:
     for number in range(messages):
         builder.append(number, timestamp=1, key=None, value=b"%d" % number)
     cluster.append_batch("t", 0, encode_batch([b"a place"], timestamp=1), count=messages)
-    object.__setattr__(
-        cluster.partition("t", 0).batches[-1], "data", bytes(builder.build())
-    )  # of which all bytes are as they are
+    # The cluster would encode the message in format v2, so its bytes are put in as they are.
+    object.__setattr__(cluster.partition("t", 0).batches[-1], "data", bytes(builder.build()))
 
 
 async def test_cancelled_receive_keeps_the_decoding(monkeypatch: pytest.MonkeyPatch) -> None:

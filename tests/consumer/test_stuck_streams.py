@@ -95,9 +95,8 @@ async def test_member_leaves_when_all_handlers_hang(
                 member_of(cluster, **settings) as second,
                 handled(second, theirs := Handlers()),
             ):
-                await until(
-                    lambda: theirs.count >= 5, 0.1
-                )  # what was not committed, and those that hang here
+                # It reads what was not committed, and the records that hang here.
+                await until(lambda: theirs.count >= 5, 0.1)
                 await trio.sleep(3 * LIMIT)
                 assert len(left_at(cluster)) == 1
                 assert consumer.statistics().state == "stale"

@@ -582,9 +582,8 @@ async def opened(row: Row, **settings: Any) -> AsyncIterator[tuple[ScriptedClust
         )
         async with OPENERS[row.client](**given) as client:
             if row.client in ("producer", "transactions"):
-                await client.partitions_for(
-                    "t"
-                )  # later records wait for nothing but their delivery
+                # The topic is known, so later records wait for nothing but their delivery.
+                await client.partitions_for("t")
             yield cluster, Transacting(client) if row.client == "transactions" else client
 
 

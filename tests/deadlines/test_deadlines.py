@@ -92,9 +92,8 @@ def check_error(row: Row, fault: Fault, error: KafkaTimeoutError, limit: float) 
     assert error.__cause__ is error.last_error
     cause = root(error)
     if fault == "killed":
-        assert isinstance(cause, ConnectionError), (
-            text
-        )  # refused; or lost, where a request was under way
+        # A connection was refused, or was lost with a request under way.
+        assert isinstance(cause, ConnectionError), text
         assert (
             "nothing listens at broker-0:9092" in text
             or "lost the connection to broker-0:9092" in text
@@ -139,9 +138,9 @@ async def get_ready(row: Row, client: Any) -> None:
 async def works(row: Row, cluster: ScriptedCluster, client: Any) -> None:
     """Check that the same client's same call succeeds."""
     if row.client in ("producer", "transactions"):
-        await trio.sleep(
-            12
-        )  # its limits are in the settings, and a hanging dial is cancelled after 10 s
+        # The producer's limits are settings, not arguments of the call, and a hanging dial is
+        # cancelled after 10 s.
+        await trio.sleep(12)
     await get_ready(row, client)
     result, _ = await attempt(row, cluster, client, 30)
     assert not isinstance(result, KafkaTimeoutError), result

@@ -148,10 +148,8 @@ class OneByOne:
     async def look_up(
         self, call: Call, wanted: Mapping[TopicPartition, int], found: Found
     ) -> Found:
-        topic, part = (
-            ListOffsetsRequest.ListOffsetsTopic,
-            ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition,
-        )
+        topic = ListOffsetsRequest.ListOffsetsTopic
+        part = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
         for tp, what in wanted.items():
             node = self._metadata.snapshot.leader(tp)
             one = part(partition_index=tp.partition, current_leader_epoch=-1, timestamp=int(what))
@@ -680,10 +678,8 @@ class OneAfterAnother:
             self._notify()
 
     async def _request(self, batch: OwnBatch) -> int:
-        topic, part = (
-            ProduceRequest.TopicProduceData,
-            ProduceRequest.TopicProduceData.PartitionProduceData,
-        )
+        topic = ProduceRequest.TopicProduceData
+        part = ProduceRequest.TopicProduceData.PartitionProduceData
         tp, sequence = batch.place, self._sequences.get(batch.place, 0)
         one = part(
             index=tp.partition,

@@ -164,9 +164,8 @@ async def test_producer_works_with_a_fake(autojump_clock: MockClock) -> None:
                 ack = producer.send_nowait("t", b"2", partition=0)
                 await producer.flush(timeout=5)
                 assert ack.done
-                acks = [
-                    await producer.enqueue("t", b"x" * 10_000, partition=1) for _ in range(20)
-                ]  # waits for room
+                # enqueue() waits for room.
+                acks = [await producer.enqueue("t", b"x" * 10_000, partition=1) for _ in range(20)]
                 assert (
                     await producer.send_arrow("t", pa.table({"value": [b"a", b"b"]}), partition=0)
                 ).rows == 2

@@ -155,9 +155,8 @@ async def walk(
     await attempt(lambda: consumer.unsubscribe(timeout=LIMIT))
     await attempt(lambda: consumer.subscribe(["t"]))
     await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
-    cluster.move_leader(
-        "t", 0, 1 - (cluster.partition("t", 0).leader or 0)
-    )  # with a hint in the next response
+    # The next response has a hint.
+    cluster.move_leader("t", 0, 1 - (cluster.partition("t", 0).leader or 0))
     await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
     cluster.fail("ListOffsets", 6, times=None)  # not the leader, for ever
     await attempt(lambda: consumer.seek_to_end([T0]))
@@ -327,9 +326,8 @@ async def test_hanging_commit_keeps_the_calls_limit(
                 " (1 attempt; the last one failed with: plugin 'Takes': commit.commit did not "
                 "return)"
             )
-            with trio.move_on_after(
-                0.2
-            ) as scope:  # the user's own scopes cancel at once and raise nothing
+            # The user's own scopes cancel at once and raise nothing.
+            with trio.move_on_after(0.2) as scope:
                 await consumer.commit({T0: 1}, timeout=9)
             assert scope.cancelled_caught
 

@@ -345,9 +345,8 @@ async def test_transaction_is_ended_by_another_program(broker: Broker) -> None:
             async with producer.transaction():
                 await producer.send(topic, b"next", partition=0)
                 with pytest.raises(trikafka.TransactionNotOpenError, match="not open any more"):
-                    await admin.end_transaction(
-                        ended, commit=True
-                    )  # previously this committed the next one in version 1
+                    # Previously this committed the next transaction in version 1.
+                    await admin.end_transaction(ended, commit=True)
                 await producer.send(topic, b"and the last", partition=0)
         while (await admin.describe_transactions([late.transactional_id]))[  # noqa: ASYNC110
             late.transactional_id

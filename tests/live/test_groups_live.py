@@ -67,9 +67,8 @@ class Stage:
                     self.written += 1
                 if ack is not None:
                     await ack.wait()
-                await trio.sleep(
-                    0.02
-                )  # each record costs brokers and members; a few hundred a second are enough
+                # Each record costs brokers and members; a few hundred a second are enough.
+                await trio.sleep(0.02)
 
     def note(self, name: str, value: bytes | None) -> None:
         self.seen.setdefault(name, []).append(int(value or b""))
@@ -209,9 +208,8 @@ async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            process.send_signal(
-                signal.SIGTERM
-            )  # SIGINT would be ignored where the tests run in the background
+            # SIGINT would be ignored where the tests run in the background.
+            process.send_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -151,10 +151,8 @@ async def test_one_bad_address_is_harmless(kafka_broker: KafkaBroker) -> None:
 
 
 async def test_missing_topic_is_an_error(kafka_broker: KafkaBroker) -> None:
-    none, settings = (
-        TopicPartition("no-such-topic", 0),
-        {"bootstrap_servers": kafka_broker.bootstrap_servers},
-    )
+    none = TopicPartition("no-such-topic", 0)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
 
     async def look_up() -> None:
         async with trikafka.open_consumer(**settings) as consumer:

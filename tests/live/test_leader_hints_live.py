@@ -129,9 +129,8 @@ async def test_moved_leader_needs_no_metadata_request(make_kafka_cluster: MakeKa
                 if told:
                     assert metadata.snapshot.leader(TopicPartition("moves", 0)).node_id == other
                     break
-                await producer.send(
-                    "moves", b"%d" % written
-                )  # the next round begins where a leader is known
+                # So the next round begins with a leader that is known.
+                await producer.send("moves", b"%d" % written)
                 written += 1
             assert told, "no old leader said who leads, and where that is"
     settings: trikafka.ConsumerSettings = {

@@ -55,9 +55,9 @@ async def test_records_are_sent_with_fewer_acks(kafka_broker: KafkaBroker, acks:
     bootstrap = kafka_broker.bootstrap_servers
     topic = await make_topic(bootstrap, 1)
     async with open_producer(bootstrap_servers=bootstrap) as producer:
-        await producer.send(
-            topic, b"0"
-        )  # the leader has the partition now; with acks=0 others lose records silently
+        # From then on the leader has the partition. With acks=0 a broker that does not have it yet
+        # would drop records silently.
+        await producer.send(topic, b"0")
     async with open_producer(
         bootstrap_servers=bootstrap, acks=acks, enable_idempotence=False
     ) as producer:

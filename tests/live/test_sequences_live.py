@@ -146,9 +146,8 @@ async def test_late_bytes_double_no_record(
                 await first.wait()
             passed = proxy.passed[PRODUCE]
             proxy.release(port)
-            await until(
-                lambda: proxy.passed[PRODUCE] > passed or second.done
-            )  # it will be refused, or expires as well
+            # The second record reaches the broker, which will refuse it, or expires as well.
+            await until(lambda: proxy.passed[PRODUCE] > passed or second.done)
             await trio.sleep(0.1)
             arrive.set()
             outcome = await fate(second)
@@ -211,9 +210,8 @@ async def wait_for_leader(bootstrap: str, topic: str, node: int | None, in_sync:
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         with trio.fail_after(60):
             while True:
-                for partition in (await admin.list_topics()).get(
-                    topic, ()
-                ):  # one, once the broker knows
+                # There is one, as soon as the broker knows the topic.
+                for partition in (await admin.list_topics()).get(topic, ()):
                     if (
                         node in (None, partition.leader)
                         and len(partition.in_sync_replicas) == in_sync
@@ -286,14 +284,11 @@ async def test_record_of_a_lost_leader_may_be_written(
     cluster = Cluster(
         await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PATIENT))
     )
-    number = await active_controller(
-        cluster.brokers[0]
-    )  # must not be frozen, since it moves leaders
-    old, new, frozen = (
-        cluster.brokers[number],
-        cluster.brokers[number - 1],
-        cluster.brokers[number - 2],
-    )
+    # The controller must not be frozen, since it moves leaders.
+    number = await active_controller(cluster.brokers[0])
+    old = cluster.brokers[number]
+    new = cluster.brokers[number - 1]
+    frozen = cluster.brokers[number - 2]
     replicas = [broker.sync.node_id for broker in (old, new, frozen)]
     topic = await make_topic(cluster.bootstrap_servers, 3)
     await wait_for_leader(cluster.bootstrap_servers, topic, None, 3)

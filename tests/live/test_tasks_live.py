@@ -263,9 +263,8 @@ async def test_largest_record_becomes_a_dead_letter(
             await other.send(name, b"end")
         with trio.fail_after(60):
             await done.wait()
-            await has_committed(
-                cluster, f"{name}-dead", 2
-            )  # a cancel before that aborts their transaction
+            # A cancellation before that would abort the dead letters' transaction.
+            await has_committed(cluster, f"{name}-dead", 2)
         nursery.cancel_scope.cancel()
     large, small = await read_committed(cluster, f"{name}-dead")
     assert large.value is not None

@@ -108,9 +108,8 @@ def test_needed_release_of_an_old_broker_is_named() -> None:
     ):
         messages.choose_version(ConsumerGroupHeartbeatRequest, {}, "b:1")
     ranges = {int(ListTransactionsRequest.API_KEY): (7, 9)}
-    with pytest.raises(
-        UnsupportedVersionError, match=r"trikafka 1 to \d$"
-    ):  # the broker is not too old
+    # The error does not say that the broker is too old.
+    with pytest.raises(UnsupportedVersionError, match=r"trikafka 1 to \d$"):
         messages.choose_version(ListTransactionsRequest(min_version=1), ranges, "b:1")
 
 
@@ -230,9 +229,8 @@ def test_damaged_response_may_be_retried() -> None:
 @pytest.mark.parametrize("filler", [b"\x80", b"\xff"])
 def test_endless_length_is_refused_before_reading(filler: bytes) -> None:
     outgoing = messages.encode_request(MetadataRequest(topics=[]), 12, 7, "me")
-    with pytest.raises(
-        DamagedResponseError, match="a length in it does not end"
-    ):  # otherwise this takes an hour
+    # Without a bound on the length this would take an hour.
+    with pytest.raises(DamagedResponseError, match="a length in it does not end"):
         messages.decode_response(
             outgoing, memoryview(bytes(4) + b"\x00" + bytes(4) + filler * 10_000_000)
         )

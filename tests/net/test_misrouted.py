@@ -107,10 +107,8 @@ async def test_other_cluster_gets_no_records(
 
 async def test_all_known_addresses_lead_astray(autojump_clock: Clock) -> None:
     """The bootstrap address names them again and again: the dials back off, to one a second each."""
-    right, wrong = (
-        ScriptedCluster(nodes=3, topics={"t": 3}),
-        ScriptedCluster(nodes=3, topics={"t": 3}, cluster_id="another"),
-    )
+    right = ScriptedCluster(nodes=3, topics={"t": 3})
+    wrong = ScriptedCluster(nodes=3, topics={"t": 3}, cluster_id="another")
     moved, dials = False, 0
 
     async def dial(host: str, port: int) -> trio.abc.Stream:

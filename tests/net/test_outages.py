@@ -53,9 +53,8 @@ async def test_restarted_broker_is_two_log_lines(
         assert 50 < away.failures < 120
         assert str(away.error) == REFUSED.format(0)
         cluster.start(0)
-        await trio.sleep(
-            4
-        )  # at most 1.2 s each for the refresh and the dial, and 1 until the next address is asked
+        # The refresh and the dial take at most 1.2 s each, and the next address is tried after 1 s.
+        await trio.sleep(4)
         assert len(logged(caplog)) == 2
         assert logged(caplog)[1].startswith(
             "INFO broker 0 is back at broker-0:9092: it was away for 6"

@@ -66,9 +66,8 @@ async def test_too_large_response_is_refused_by_length() -> None:
         await line.peer.request()
         tracemalloc.start()
         try:
-            await line.peer.stream.send_all(
-                struct.pack(">i", LARGE)
-            )  # the rest would take its time
+            # The length alone: to send all those bytes would take long.
+            await line.peer.stream.send_all(struct.pack(">i", LARGE))
             with (
                 trio.fail_after(60),
                 pytest.raises(
@@ -367,9 +366,8 @@ async def test_unbounded_response_is_read_in_a_thread() -> None:
         finally:
             trio.lowlevel.remove_instrument(steps)
         assert len(response.groups) == count
-        assert (
-            steps.longest < 0.5
-        )  # decoding takes about a second; other threads of this machine are chance
+        # Decoding takes about a second. How long the other threads of this machine take is chance.
+        assert steps.longest < 0.5
 
 
 # Fetch: the requested bytes, and the first batch whole.
@@ -446,7 +444,6 @@ async def test_consumer_goes_on_after_too_much(
                 assert (await anext(aiter(consumer))).value == b"a"
         assert times > 1
         told = [record for record in caplog.records if record.name == "trikafka.fetch"]
-        [line] = [
-            record.getMessage() for record in told if record.levelname == "WARNING"
-        ]  # an INFO may report that it goes on
+        # An INFO may report that it goes on.
+        [line] = [record.getMessage() for record in told if record.levelname == "WARNING"]
         assert "cannot fetch from broker 0, trying again: the response to Fetch brings" in line

@@ -70,9 +70,8 @@ async def test_request_behind_ciphertext_is_sent() -> None:
                     nursery.start_soon(connection.request, _large())
                     asked += 1
                     await wait_all_tasks_blocked(0.01)
-                nursery.start_soon(
-                    connection.request, _large()
-                )  # while the writer waits for the socket
+                # The request is made while the writer waits for the socket.
+                nursery.start_soon(connection.request, _large())
                 await wait_all_tasks_blocked(0.01)
                 begin.set()
                 while served < asked + 1:  # noqa: ASYNC110

@@ -68,9 +68,8 @@ async def test_frozen_broker_is_logged_before_expiry(
         assert consumer.statistics().unreachable == {0}
         await trio.sleep(100)
         assert len(logged(caplog)) == 1
-        assert (
-            "did not answer as a Kafka broker within " in consumer.health().reasons[0]
-        )  # the newest cause
+        # health() names the newest cause.
+        assert "did not answer as a Kafka broker within " in consumer.health().reasons[0]
         cluster.thaw(0)
         await trio.sleep(20)
         assert len(logged(caplog)) == 2
@@ -112,9 +111,8 @@ async def test_long_outage_is_logged_again_with_cause(
         await trio.sleep(1)
         stop(cluster, 0)
         parts.metadata.request_update()
-        await trio.sleep(
-            3 * REMINDER + 150
-        )  # each is logged at an attempt's end: up to 38 s late (KIP-601)
+        # Each reminder is logged at the end of an attempt, so up to 38 s late (KIP-601).
+        await trio.sleep(3 * REMINDER + 150)
         lines = logged(caplog)
         assert len(lines) == 4
         for line, seconds in zip(lines[1:], (1, 2, 3), strict=True):

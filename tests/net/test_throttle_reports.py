@@ -129,9 +129,9 @@ async def test_producer_reports_the_throttle(autojump_clock: Clock, lines: Any) 
             assert {node.node_id: how for node, how in health.throttled.items()} == {0: told}
         assert trio.current_time() - start == 6
         assert producer.statistics().throttled == {0: BrokerThrottle(6, 6, 0, 1, "Produce")}
-        assert (
-            producer.health().throttled
-        )  # for a moment longer: the next throttle comes with the next response
+        # The report holds for a moment longer, because the next throttle comes with the next
+        # response.
+        assert producer.health().throttled
         await trio.sleep(1)
         assert not producer.health().throttled
     text = (
@@ -160,9 +160,8 @@ async def test_expired_record_names_the_throttle(autojump_clock: Clock) -> None:
             errors.append(caught.value)
 
         start = trio.current_time()
-        async with (
-            trio.open_nursery() as nursery
-        ):  # the first request has begun, the second waits for its turn
+        # The first request has begun, and the second waits for its turn.
+        async with trio.open_nursery() as nursery:
             for value in (b"b", b"c"):
                 nursery.start_soon(expires, value)
         assert trio.current_time() - start == 3

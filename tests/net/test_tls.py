@@ -269,9 +269,8 @@ async def test_port_that_closes_is_a_lost_connection(reads: bool) -> None:
         if reads:
             await stream.receive_some()
         else:
-            stream.setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )  # a reset
+            # Closing this socket sends a reset.
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await stream.aclose()
 
     async with trio.open_nursery() as nursery:

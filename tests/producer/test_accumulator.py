@@ -76,10 +76,11 @@ def test_large_record_has_its_own_batch() -> None:
     """A record that exceeds max_request_size or buffer_memory is refused."""
     bench = Bench(0)
     batch, index, _ = bench.put(b"x" * 1_900, partition=0)
+    # The batch lingers: another record may still come.
     assert (index, bench.drain(limit=1)) == (
         0,
         [],
-    )  # it lingers, for nothing says that no other comes
+    )
     bench.accumulator.close_open()
     assert bench.drain(limit=1) == [batch]
     used = bench.accumulator.used

@@ -157,10 +157,11 @@ async def test_undecided_commit_is_settled_by_next_call(
             assert isinstance(raised.value.__cause__, TransactionUndecidedError)
             assert 10 < trio.current_time() - begun < 20
             begun = trio.current_time()
+            # Settling has a time limit of its own.
             with (
                 pytest.raises(KafkaTimeoutError),
                 trio.fail_after(100),
-            ):  # to settle it has a time of its own
+            ):
                 await trikafka.process(consumer, producer, Copying(producer), task_timeout_ms=5_000)
             assert 5 < trio.current_time() - begun < 12
             rule.remove()

@@ -142,9 +142,8 @@ async def test_waiting_begin_may_be_cancelled(version: int, autojump_clock: Cloc
             async with producer.transaction():
                 await producer.send("t", b"never", partition=1)
                 first.cancel()
-                await (
-                    trio.lowlevel.checkpoint()
-                )  # the abort has one second, and goes on in the background
+                # The abort gets one second here, and goes on in the background.
+                await trio.lowlevel.checkpoint()
         async with producer.transaction():
             for value in VALUES:
                 await producer.send("t", value, partition=0)

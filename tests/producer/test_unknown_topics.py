@@ -94,9 +94,8 @@ async def test_new_topic_is_found_among_many_missing(
                     ack = producer.send_nowait("late", b"x")
                     break
                 except trio.WouldBlock:
-                    await trio.sleep(
-                        20
-                    )  # no call asks for the others again, so their places become free
+                    # No call asks for the other topics again, so their places become free.
+                    await trio.sleep(20)
             await ack.wait()
 
 

@@ -39,12 +39,10 @@ from trikafka.config import ConsumerConfig
 from trikafka.interfaces import ClusterSnapshot, TopicInfo
 from trikafka.types import Node, PartitionInfo
 
-RANGE, ROUND, STICKY, COOPERATIVE = (
-    RangeAssignor(),
-    RoundRobinAssignor(),
-    StickyAssignor(),
-    CooperativeStickyAssignor(),
-)
+RANGE = RangeAssignor()
+ROUND = RoundRobinAssignor()
+STICKY = StickyAssignor()
+COOPERATIVE = CooperativeStickyAssignor()
 BY_NAME: dict[str, Assignor] = {each.name: each for each in (RANGE, ROUND, STICKY, COOPERATIVE)}
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
@@ -67,20 +65,20 @@ def subscriptions_of(request: Any) -> dict[str, MemberSubscription]:
 def test_each_assignor_sends_its_user_data() -> None:
     request = join(LastAssignment("sticky", 6, (T0, U0)), client_rack="r1")
     said = subscriptions_of(request)
+    # The preferred assignor comes first.
     assert list(said) == [
         "range",
         "roundrobin",
         "sticky",
         "cooperative-sticky",
-    ]  # the preferred one first
+    ]
     same = MemberSubscription(frozenset("tu"), (T0, T1), 7, "i", None, "r1")
     assert said == {
         "range": same,
         "roundrobin": same,
         "sticky": replace(same, user_data=encode_claim(Claim((T0, U0), 6))),
-        "cooperative-sticky": replace(
-            same, user_data=b"\xff\xff\xff\xff"
-        ),  # it was not the assignor of this assignment
+        # This assignor did not make the assignment.
+        "cooperative-sticky": replace(same, user_data=b"\xff\xff\xff\xff"),
     }
 
 
@@ -244,9 +242,8 @@ def test_any_user_data_is_a_claim_or_none(data: bytes) -> None:
 def test_user_data_without_generation_is_read() -> None:
     """Members before generations were part of the claim."""
     assert read_claim(encode_claim(Claim((T0,), 5))[:-4]) == Claim([T0], -1)
-    assert read_claim(b"\x00\x00\x00\x01\x00\x01t\x7f\xff\xff\xff") == Claim(
-        (), -1
-    )  # two thousand million partitions
+    # A claim that counts two thousand million partitions.
+    assert read_claim(b"\x00\x00\x00\x01\x00\x01t\x7f\xff\xff\xff") == Claim((), -1)
     assert read_claim(b"\xff\xff\xff\xff") == Claim((), -1)
 
 

@@ -181,9 +181,8 @@ async def test_wrong_handler_signature_is_refused(autojump_clock: Clock) -> None
         for match, handler, options in wrong:
             with pytest.raises(ConfigurationError, match=match):
                 await trikafka.run_tasks(consumer, handler, **options)
-    assert (
-        inspect.getcoroutinestate(called) == inspect.CORO_CLOSED
-    )  # Python has nothing to warn about
+    # The coroutine was closed, so Python does not warn of it.
+    assert inspect.getcoroutinestate(called) == inspect.CORO_CLOSED
 
 
 async def test_wrong_handler_of_process_is_refused(autojump_clock: Clock) -> None:

@@ -152,10 +152,11 @@ async def test_outer_cancellation_is_no_timeout(
             await trikafka.run_tasks(consumer, handler, task_timeout_ms=0)
         assert scope.cancelled_caught
         assert [record.offset for record in handler.done] == [0, 0, 1, 1]
+        # What is done is committed.
         assert [committed(cluster, number) for number in range(2)] == [
             2,
             2,
-        ]  # what is done is committed
+        ]
         again = Values()
         async with running(consumer, again):
             await until(lambda: len(again.done) == 6)

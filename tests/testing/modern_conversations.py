@@ -44,9 +44,8 @@ async def impatient(peer: Peer, client: RawClient, group: str, topic: str) -> No
     offered = await client.call(
         "ApiVersions", 3, client_software_name="raw", client_software_version="1"
     )
-    if any(
-        item.api_key == ALTER_CONFIGS for item in offered.api_keys
-    ):  # the scripted cluster is made so
+    # A scripted cluster is set up with these settings already.
+    if any(item.api_key == ALTER_CONFIGS for item in offered.api_keys):
         interval = {"name": "consumer.assignment.interval.ms", "config_operation": 0, "value": "0"}
         resource = {"resource_type": 32, "resource_name": group, "configs": [interval]}
         answer = await client.call(
@@ -223,10 +222,8 @@ async def modern_static_members(peer: Peer) -> None:
     client = await peer.settle(group)
     topic = await peer.topic(client, partitions=4)
     await impatient(peer, client, group, topic)
-    one, other = (
-        Member(peer, client, group, "one", instance_id="i"),
-        Member(peer, client, group, "other", instance_id="i"),
-    )
+    one = Member(peer, client, group, "one", instance_id="i")
+    other = Member(peer, client, group, "other", instance_id="i")
     await one.join([topic])
     await one.take("owns")
     await other.join([topic])

@@ -128,13 +128,13 @@ async def test_consumer_is_sent_to_its_racks_follower(autojump_clock: Clock) -> 
         )
         assert bytes(answer.records) == cluster.partition("t", 0).batches[0].data
         assert one(await fetch(follower, 11, wanting("t", {0: 3}), rack_id="b")).error_code == 1
-        assert (
-            one(await fetch(follower, 10, wanting("t", {0: 0}))).error_code == 6
-        )  # too old for a redirection
+        # Fetch 10 is too old for a redirection.
+        assert one(await fetch(follower, 10, wanting("t", {0: 0}))).error_code == 6
+        # The replica in the rack lags behind.
         assert (
             one(await fetch(leader, 11, wanting("t", {0: 3}), rack_id="b")).preferred_read_replica
             == -1
-        )  # it lags behind
+        )
         cluster.lag("t", 0, 1, None)
         assert (
             one(await fetch(leader, 11, wanting("t", {0: 3}), rack_id="b")).preferred_read_replica

@@ -172,9 +172,8 @@ async def test_unused_member_id_delays_the_group(autojump_clock: Clock) -> None:
         two = await RawClient.connect(cluster)
         given = await two.receive(await two.send(two.join_request("g")))
         assert given.error_code == 79
-        again = await one.join(
-            "g", first.member_id
-        )  # the leader joins again, which starts a rebalance
+        # The leader joins again, which starts a rebalance.
+        again = await one.join("g", first.member_id)
         assert (again.error_code, again.generation_id, trio.current_time()) == (0, 2, 10)
         assert (await two.join("g", given.member_id)).error_code == 25
 

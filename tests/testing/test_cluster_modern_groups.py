@@ -97,9 +97,8 @@ async def test_partition_moves_only_when_revoked(autojump_clock: Clock) -> None:
         await one.beat()
         assert (len(one.has), one.epoch) == (2, 2)
         still = owning({cluster.topic_id("t"): before})
-        assert (
-            await one.beat(topic_partitions=still)
-        ).member_epoch == 2  # only the member's own report counts
+        # Only the member's own report counts.
+        assert (await one.beat(topic_partitions=still)).member_epoch == 2
         assert (await two.beat()).assignment is None
         assert (await one.let_go()).member_epoch == 3
         await two.beat()
@@ -156,10 +155,8 @@ async def test_new_target_comes_once_in_an_interval(autojump_clock: Clock) -> No
 async def test_static_member_returns_to_its_partitions(autojump_clock: Clock) -> None:
     async with cluster_of(t=4) as cluster:
         client = await RawClient.connect(cluster)
-        one, again = (
-            Beater(client, "one", instance_id="i"),
-            Beater(client, "again", instance_id="i"),
-        )
+        one = Beater(client, "one", instance_id="i")
+        again = Beater(client, "again", instance_id="i")
         two = Beater(client, "two")
         await one.join("t")
         await two.join("t")

@@ -145,10 +145,11 @@ async def test_idempotent_sequences_are_checked(autojump_clock: Clock) -> None:
         assert await send(6) == (45, -1)  # a gap
         for sequence in (4, 6, 8, 10, 12):
             assert await send(sequence) == (0, sequence)
+        # The batch is forgotten by now; Kafka 4 no longer says DUPLICATE_SEQUENCE_NUMBER.
         assert await send(0) == (
             45,
             -1,
-        )  # forgotten by now; Kafka 4 no longer says DUPLICATE_SEQUENCE_NUMBER
+        )
         assert await send(4, epoch=1) == (45, -1)
         assert await send(0, epoch=1) == (0, 14)
         assert await send(14) == (47, -1)
@@ -164,9 +165,8 @@ async def test_acks_0_has_no_response(autojump_clock: Clock) -> None:
         from trikafka.testing.messages import build
 
         await client.send(build(ProduceRequest, 12, produce_fields("t", 0, batch(b"a"), acks=0)))
-        assert (
-            await client.call("Metadata", 12, topics=None)
-        ).topics  # the next answer is that of the next request
+        # With acks=0 there is no answer: the next one is that of the next request.
+        assert (await client.call("Metadata", 12, topics=None)).topics
         assert values(cluster) == [b"a"]
         await client.send(build(ProduceRequest, 12, produce_fields("none", 0, batch(b"a"), acks=0)))
         assert await client.closed()

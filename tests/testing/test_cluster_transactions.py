@@ -101,10 +101,8 @@ async def test_transaction_ends_at_its_time_limit(autojump_clock: Clock) -> None
 
 async def test_marker_waits_for_the_leader(autojump_clock: Clock) -> None:
     async with ScriptedCluster(nodes=2, topics={"t": 2}) as cluster:
-        here, there = (
-            Producer(await RawClient.connect(cluster)),
-            Producer(await RawClient.connect(cluster, 1)),
-        )
+        here = Producer(await RawClient.connect(cluster))
+        there = Producer(await RawClient.connect(cluster, 1))
         await here.init()
         there.producer_id = here.producer_id
         there.epoch = here.epoch

@@ -232,10 +232,8 @@ def shape(records: bytes | None) -> list[Any]:
     while len(data) >= 61:
         end = 12 + int.from_bytes(data[8:12], "big")
         attributes, epoch = int.from_bytes(data[21:23], "big"), int.from_bytes(data[51:53], "big")
-        sequence, count = (
-            int.from_bytes(data[53:57], "big", signed=True),
-            int.from_bytes(data[57:61], "big"),
-        )
+        sequence = int.from_bytes(data[53:57], "big", signed=True)
+        count = int.from_bytes(data[57:61], "big")
         marker = (
             f"{data[61 : end - 5].hex()}.{data[end - 1 : end].hex()}" if attributes & 0x20 else ""
         )

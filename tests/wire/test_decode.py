@@ -331,6 +331,7 @@ def test_large_batches_share_a_step_if_they_fit() -> None:
         ),
         (b"short", (5, 2, False)),
     ],
+    # gzip's output has the time in it, so the ids are given here.
     ids=[
         "v2",
         "compressed, and more",
@@ -338,7 +339,7 @@ def test_large_batches_share_a_step_if_they_fit() -> None:
         "v1",
         "v1 compressed",
         "short",
-    ],  # gzip has the time in it
+    ],
 )
 def test_header_of_the_first_batch_is_read(data: bytes, expected: tuple[int, int, bool]) -> None:
     assert first_batch(memoryview(data)) == expected
@@ -397,23 +398,19 @@ def log(source: random.Random, count: int) -> tuple[bytes, list[tuple[int, int]]
         size = source.choice((0, 3, 90, 17_000 if source.random() < 0.1 else 20))
         written = [Rec(None, source.randbytes(size))] * source.choice((1, 1, 1, 4))
         if kind < 3:
-            part, length = (
-                batch_v2(
-                    written,
-                    base=base,
-                    leader_epoch=source.randrange(3),
-                    attributes=source.choice((0, LOG_APPEND)),
-                ),
-                len(written),
+            part = batch_v2(
+                written,
+                base=base,
+                leader_epoch=source.randrange(3),
+                attributes=source.choice((0, LOG_APPEND)),
             )
+            length = len(written)
         elif kind == 3:
             part, length = batch_v2(written, base=base, framing="lz4-linked"), len(written)
         elif kind < 6:
             open_since.setdefault(producer, base)
-            part, length = (
-                batch_v2(written, base=base, attributes=TRANSACTIONAL, producer_id=producer),
-                len(written),
-            )
+            part = batch_v2(written, base=base, attributes=TRANSACTIONAL, producer_id=producer)
+            length = len(written)
         elif kind == 6:
             abort, first = source.random() < 0.6, open_since.pop(producer, None)
             if abort and first is not None:

@@ -517,9 +517,8 @@ def test_real_session_returns_only_changes(wire: Wire, by_id: bool) -> None:
     )
     produce(wire, topic, 1, b"new")
     _, second = wire.fetch(FetchMessage({}, session=(first.session_id, 1), **common), names)
-    (news,) = [
-        part for part in second.partitions if part.records
-    ]  # the others may report once that they are ready
+    # The other partitions may report once that they are ready.
+    (news,) = [part for part in second.partitions if part.records]
     assert (news.topic, news.partition, news.high_watermark, b"new" in bytes(news.records)) == (
         topic,
         1,

@@ -345,9 +345,8 @@ def test_claim_of_millions_is_refused_early(claimed: int, where: str) -> None:
 @pytest.mark.parametrize("count", [101, 2**20, 2**31 - 1])
 def test_impossible_partition_count_is_refused(count: int) -> None:
     whole = struct.pack(">ihqqi", 0, 0, 0, 0, -1) + struct.pack(">i", -1)
-    body = (
-        struct.pack(">iih", 0, 1, 1) + b"t" + struct.pack(">i", count) + whole * 70
-    )  # room for 100 of the least bytes
+    # The body has room for 100 entries of the least size.
+    body = struct.pack(">iih", 0, 1, 1) + b"t" + struct.pack(">i", count) + whole * 70
     with pytest.raises(DamagedResponseError, match="array longer than itself"):
         read_fetch_response(memoryview(body), 4)
 

@@ -47,10 +47,8 @@ def rows(batch: RecordBatch) -> list[Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_batches_are_decoded(name: str) -> None:
-    data, told = (
-        (GOLDEN / f"{name}.bin").read_bytes(),
-        json.loads((GOLDEN / f"{name}.json").read_text()),
-    )
+    data = (GOLDEN / f"{name}.bin").read_bytes()
+    told = json.loads((GOLDEN / f"{name}.json").read_text())
     assert rows(decode(data)) == told["records"]
     committed = decode(data, aborted=[tuple(pair) for pair in told["aborted"]])
     assert list(committed.offsets) == told["committed"]

@@ -214,9 +214,8 @@ def test_damage_in_legacy_messages_is_noticed(magic: int, codec: int) -> None:
         batch_or_reason = outcome(data[:end], check_crcs=True)
         if not isinstance(batch_or_reason, str):
             assert batch_or_reason[0] in ([], list(complete)[:1])
-    first_end = 12 + int.from_bytes(
-        data[8:12], "big"
-    )  # the next message's offset is not under the checksum
+    # The next message's offset is not under the checksum.
+    first_end = 12 + int.from_bytes(data[8:12], "big")
     for position in range(16, first_end):
         bad = data[:position] + bytes([data[position] ^ 0x04]) + data[position + 1 :]
         given = outcome(bad, check_crcs=True)

@@ -125,11 +125,9 @@ class Throttles:
             known.logged_until = min(known.logged_until, until)
 
     def _remind(self, known: _Throttle, logged_at: float, now: float) -> None:
-        times, spent, since = (
-            known.responses - known.logged_responses,
-            known.total - known.logged_total,
-            now - logged_at,
-        )
+        times = known.responses - known.logged_responses
+        spent = known.total - known.logged_total
+        since = now - logged_at
         text = (
             "%s has throttled this client for %.1f s in the last %.0f s (%s), last for %s s after "
             "%s, by its quota %s"

@@ -378,10 +378,8 @@ def offsets_to_commit(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata
                 "offsets to commit must be a mapping of partitions to offsets, records or batches, "
                 f"not {item!r}"
             )
-        tp, after = (
-            TopicPartition(item.topic, item.partition),
-            item.offset + 1 if isinstance(item, Record) else item.next_offset,
-        )
+        tp = TopicPartition(item.topic, item.partition)
+        after = item.offset + 1 if isinstance(item, Record) else item.next_offset
         if item and (tp not in found or found[tp].offset < after):
             found[tp] = OffsetAndMetadata(after)
     return found

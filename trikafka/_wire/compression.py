@@ -336,13 +336,11 @@ def repair_lz4_header(data: Buffer) -> bytes:
 def _xxh32_short(data: bytes) -> int:
     """Return xxHash32 (seed 0) of fewer than 16 bytes."""
     mask = 0xFFFFFFFF
-    prime_1, prime_2, prime_3, prime_4, prime_5 = (
-        2654435761,
-        2246822519,
-        3266489917,
-        668265263,
-        374761393,
-    )
+    prime_1 = 2654435761
+    prime_2 = 2246822519
+    prime_3 = 3266489917
+    prime_4 = 668265263
+    prime_5 = 374761393
     state, pos = prime_5 + len(data), 0
     while pos + 4 <= len(data):
         state = state + int.from_bytes(data[pos : pos + 4], "little") * prime_3 & mask

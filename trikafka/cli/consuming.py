@@ -182,9 +182,8 @@ class Consuming:
             batch = await consumer.receive_batch(timeout=_LOOK if self._plan.until_end else None)
             if batch and await self._take(consumer, batch):
                 return
-            if (
-                consumer.assignment() or consumer.statistics().state != "stable"
-            ):  # a busy coordinator may admit the member late
+            # A busy coordinator may admit the member late.
+            if consumer.assignment() or consumer.statistics().state != "stable":
                 hopes_until = trio.current_time() + _ASSIGNED_WITHIN
             elif trio.current_time() < hopes_until:
                 continue

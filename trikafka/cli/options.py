@@ -52,9 +52,10 @@ class Common:
         from ..config import ProducerConfig, settings_of
         from ..config.properties import behave_as_librdkafka
 
+        # The protocol decides which of the file's security settings apply.
         protocol = tuple(
             pair for pair in self.properties if pair[0].replace("_", ".") == "security.protocol"
-        )  # decides which of the file's security settings apply
+        )
         shared = {
             name: value
             for name, value in _read(self.from_file + protocol, strict=False).items()
@@ -98,9 +99,8 @@ def _read(pairs: tuple[tuple[str, str], ...], *, strict: bool) -> dict[str, Any]
     from ..errors import ConfigurationError
 
     given = {name.replace("_", "."): value for name, value in pairs}  # the last one counts
-    given = {
-        name: value for name, value in given.items() if name not in SERIALIZATION
-    }  # serializers concern programs; the commands use bytes
+    # Serializers concern programs; the commands use bytes.
+    given = {name: value for name, value in given.items() if name not in SERIALIZATION}
     for name in _NOT_TEXT:
         if name in given:
             raise ConfigurationError(f"the setting {name!r} cannot be given as text")

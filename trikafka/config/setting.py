@@ -173,10 +173,8 @@ class Setting:
             )
         if float not in self.kinds and not isinstance(value, int):
             raise ConfigurationError(f"{self.name} must be a whole number, not {value!r}")
-        low, high = (
-            self.least is not None and value < self.least,
-            self.most is not None and value > self.most,
-        )
+        low = self.least is not None and value < self.least
+        high = self.most is not None and value > self.most
         if low or high:
             limits = [f"at least {self.least:g}"] if self.least is not None else []
             limits += [f"at most {self.most}"] if self.most is not None else []

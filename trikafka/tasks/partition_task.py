@@ -75,9 +75,8 @@ class PartitionTask(StreamTask):
                 return
             order.passed(batch.offsets[0])
             if self._committed is None:
-                self._committed = (
-                    order.processed
-                )  # the position at the start is already committed, or is not this task's to commit
+                # The position at the start is already committed, or is not this task's to commit.
+                self._committed = order.processed
             for work in self._plan.handling.works(batch):
                 await self._workers.ready()
                 if self._over:

@@ -30,9 +30,8 @@ class ClientStream(trio.abc.HalfCloseableStream):
         if self._gulp is None:
             await self._stream.send_all(data)
             return
-        for start in range(
-            0, max(len(data), 1), self._gulp
-        ):  # when cancelled, the rest is never sent
+        # When cancelled, the rest is never sent.
+        for start in range(0, max(len(data), 1), self._gulp):
             await self._stream.send_all(data[start : start + self._gulp])
 
     async def wait_send_all_might_not_block(self) -> None:

@@ -123,9 +123,8 @@ class Group:
     protocol: str = ""
     leader: str | None = None
     members: dict[str, ClassicMember] = field(default_factory=dict)
-    pending: dict[str, float] = field(
-        default_factory=dict
-    )  # member ids sent with MEMBER_ID_REQUIRED, and their deadlines
+    # Member ids sent with MEMBER_ID_REQUIRED, and their deadlines.
+    pending: dict[str, float] = field(default_factory=dict)
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     deadline: float = math.inf  # of PREPARING and COMPLETING
     delaying: bool = False  # the first rebalance waits for more members

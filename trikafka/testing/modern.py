@@ -159,9 +159,8 @@ class ModernGroup:
     assigned_at: float = -math.inf
     members: dict[str, ModernMember] = field(default_factory=dict)
     target: dict[str, Parts] = field(default_factory=dict)
-    _known: dict[str, tuple[uuid.UUID, int]] = field(
-        default_factory=dict
-    )  # the topics that the target was computed for
+    # The topics that the target was computed for.
+    _known: dict[str, tuple[uuid.UUID, int]] = field(default_factory=dict)
 
     # -- called by the handlers
 

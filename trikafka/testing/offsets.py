@@ -11,14 +11,12 @@ from .leaders import led
 from .messages import Message
 from .state import Partition
 
-LATEST, EARLIEST, OF_MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
-    -1,
-    -2,
-    -3,
-    -4,
-    -5,
-    -6,
-)
+LATEST = -1
+EARLIEST = -2
+OF_MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {
     LATEST: 0,
     EARLIEST: 0,

@@ -91,15 +91,12 @@ class Partition:
     batches: list[StoredBatch] = field(default_factory=list)
     producers: dict[int, RememberedProducer] = field(default_factory=dict)
     open_transactions: dict[int, int] = field(default_factory=dict)  # producer id -> first offset
-    aborted: list[tuple[int, int, int]] = field(
-        default_factory=list
-    )  # producer id, first and last offset
-    epochs: list[tuple[int, int]] = field(
-        default_factory=lambda: [(0, 0)]
-    )  # leader epoch and its first offset
-    lagging: dict[int, int] = field(
-        default_factory=dict
-    )  # the ends of the followers that lag behind
+    # Producer id, first and last offset.
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    # Leader epoch and its first offset.
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    # The ends of the followers that lag behind.
+    lagging: dict[int, int] = field(default_factory=dict)
     tiered: int = 0  # records below this offset are only in remote storage
     remote_readable: bool = True
 

@@ -199,10 +199,8 @@ def admit_batch(call: ScriptedCall, partition: Partition, info: BatchInfo) -> in
 
 async def txn_offset_commit(call: ScriptedCall) -> Message:
     """Store offsets that count once the transaction is committed."""
-    request, producer = (
-        call.request,
-        Identity(call.request.producer_id, call.request.producer_epoch),
-    )
+    request = call.request
+    producer = Identity(call.request.producer_id, call.request.producer_epoch)
     found = [(item, *call.state.find_topic(item.name, item.topic_id)) for item in request.topics]
     known = {
         (topic.name, part.partition_index)

@@ -104,9 +104,8 @@ def test_decided_piece_is_published_by_the_next(
     work = RangeWork(tmp_path, 1, planned)
     names = [planned.name, "date=2024-01-01/x.parquet"]
     staged = [work.stage() for _ in names]
-    monkeypatch.setattr(
-        RangeWork, "_publish", lambda self, piece: None
-    )  # stands for a kill between the two steps
+    # Stands for a kill between the two steps.
+    monkeypatch.setattr(RangeWork, "_publish", lambda self, piece: None)
     work.decide(
         ExportPiece(
             0,
@@ -432,11 +431,12 @@ def test_addresses_of_directories() -> None:
     for empty in ("", "  "):
         with pytest.raises(ConfigurationError, match="destination of an export is empty"):
             DirectoryStore.directory_of(empty)
+    # Names with these characters would fail each range later, in Python itself.
     for wrong in (
         "/data/\udcff",
         "/data/a\0b",
         "file:///data/a%00b",
-    ):  # errors of each range, and of Python
+    ):
         with pytest.raises(ConfigurationError, match="cannot name a directory"):
             DirectoryStore.directory_of(wrong)
     for cut, to in (("file:///data/a%20b#1", "/data/a b"), ("file:///data/what?x", "/data/what")):
@@ -445,9 +445,8 @@ def test_addresses_of_directories() -> None:
     for wrong in ("file://elsewhere/data", "file://"):
         with pytest.raises(ConfigurationError, match="does not name a directory of this machine"):
             DirectoryStore.directory_of(wrong)
-    with pytest.raises(
-        ConfigurationError, match="'s3://bucket/data' is not a directory"
-    ):  # it was a folder named s3:
+    # Previously this made a folder named ``s3:``.
+    with pytest.raises(ConfigurationError, match="'s3://bucket/data' is not a directory"):
         DirectoryStore.directory_of("s3://bucket/data")
 
 

@@ -245,12 +245,10 @@ async def test_other_topics_and_lost_files_are_reported(
     kafka_broker: Any, new_topic: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The check and the log report other topics of a destination and lost files."""
-    servers, first, second, root = (
-        kafka_broker.bootstrap_servers,
-        await new_topic(100),
-        await new_topic(100),
-        tmp_path / "out",
-    )
+    servers = kafka_broker.bootstrap_servers
+    first = await new_topic(100)
+    second = await new_topic(100)
+    root = tmp_path / "out"
 
     async def export(*topics: str) -> int:
         return (await trikafka.export(topics, root, bootstrap_servers=servers)).rows

@@ -86,14 +86,10 @@ def record(level: int, message: str, *args: object) -> logging.LogRecord:
 
 def test_broker_lost_again_is_logged_again() -> None:
     log = ExportLog()
-    lost, back = (
-        record(logging.WARNING, "broker %d is lost", 1),
-        record(logging.INFO, "broker %d is back", 1),
-    )
-    other, plain = (
-        record(logging.WARNING, "broker %d is lost", 2),
-        record(logging.WARNING, "something else"),
-    )
+    lost = record(logging.WARNING, "broker %d is lost", 1)
+    back = record(logging.INFO, "broker %d is back", 1)
+    other = record(logging.WARNING, "broker %d is lost", 2)
+    plain = record(logging.WARNING, "something else")
     given = [
         lost,
         lost,

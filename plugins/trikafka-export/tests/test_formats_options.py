@@ -161,9 +161,8 @@ async def test_schema_without_a_column_frees_the_lock(
     with pytest.raises(ConfigurationError, match=r"field u is the record a\.R again, in itself"):
         async with FileSink.from_options(options):
             pass
-    async with FileSink.from_options(
-        {"destination": str(tmp_path / "out")}
-    ):  # and the lock is released
+    # The lock is released, so another sink can be opened.
+    async with FileSink.from_options({"destination": str(tmp_path / "out")}):
         pass
 
 

@@ -173,11 +173,12 @@ def test_each_type_becomes_its_column() -> None:
 def test_invalid_bytes_leave_other_records_alone() -> None:
     schema = schema_of(everything())
     good = [made(schema)(a_int64=number).SerializeToString() for number in range(40)]
+    # The last is text that is no UTF-8.
     wrong = [
         b"\xff\xff",
         good[5] + b"\x0a",
         b"\x4a\x02\xc3\x28",
-    ]  # the last is text that is no UTF-8
+    ]
     time = made(schema)()
     time.at.seconds = 2**62
     array, bad = decoded(schema, [*good[:20], *wrong, time.SerializeToString(), *good[20:]])
@@ -246,9 +247,8 @@ def test_importing_files_are_pinned_together() -> None:
     base, top = a_file("base.proto"), a_file("top.proto", "base.proto")
     add(base.message_type.add(name="Base"), "x", "int32")
     add(top.message_type.add(name="M"), "base", ".p.Base")
-    data = descriptor_pb2.FileDescriptorSet(
-        file=[top, base]
-    ).SerializeToString()  # in another order than theirs
+    # In another order than theirs.
+    data = descriptor_pb2.FileDescriptorSet(file=[top, base]).SerializeToString()
     schema = ProtobufSchema.of_pinned(ProtobufSchema.of_set(data, ".p.M").pinned())
     message = made(schema)()
     message.base.x = 4

@@ -120,9 +120,8 @@ def read_both_ways(schema: ProtobufSchema, values: list[bytes], must: bool = Fal
     assert bad == {}
     found.validate(full=True)
     assert found.type == slow.type
-    assert repr(plain(found.to_pylist())) == repr(
-        plain(slow.to_pylist())
-    )  # NaN, and the sign of zero
+    # NaN, and the sign of zero.
+    assert repr(plain(found.to_pylist())) == repr(plain(slow.to_pylist()))
 
 
 @given(st.lists(FIELDS, min_size=1, max_size=6))

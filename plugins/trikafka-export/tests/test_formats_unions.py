@@ -17,10 +17,8 @@ from trikafka_export.formats.avro_types import AvroSchema
 
 ENUM = {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}
 FIXED = {"type": "fixed", "name": "Hash", "size": 4}
-ONE, TWO = (
-    record(field("x", "int"), name="One"),
-    record(field("x", "int"), field("y", ["null", "string"]), name="Two"),
-)
+ONE = record(field("x", "int"), name="One")
+TWO = record(field("x", "int"), field("y", ["null", "string"]), name="Two")
 
 
 def count(number: int) -> bytes:
@@ -86,11 +84,9 @@ def branches(places: list[int]) -> list[tuple[Any, Any]]:
 
 def members(chosen: list[tuple[Any, Any]]) -> list[int | None]:
     """Return the member of each branch."""
-    wide, found, next_ = (
-        {"int": "whole", "long": "whole", "float": "floating", "double": "floating"},
-        [],
-        0,
-    )
+    wide = {"int": "whole", "long": "whole", "float": "floating", "double": "floating"}
+    found = []
+    next_ = 0
     known: dict[str, int] = {}
     for schema, _ in chosen:
         name = wide.get(schema) if isinstance(schema, str) else None

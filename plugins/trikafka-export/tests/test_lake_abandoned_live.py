@@ -38,10 +38,15 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 @contextmanager
 def abandoning(lake: Lake, topic: str, moment: str) -> Iterator[subprocess.Popen[str]]:
-    command, pipe = (
-        [sys.executable, str(CHILD), topic, lake.destination, moment, json.dumps(lake.options)],
-        subprocess.PIPE,
-    )
+    command = [
+        sys.executable,
+        str(CHILD),
+        topic,
+        lake.destination,
+        moment,
+        json.dumps(lake.options),
+    ]
+    pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             yield process

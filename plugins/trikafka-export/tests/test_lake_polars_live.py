@@ -25,9 +25,8 @@ RECORDS = 400
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     made = make_lake(request.param, tmp_path / "lake")
     if made.format == "delta":
-        made = DeltaLake(
-            f"{tmp_path}/table", made.options, tmp_path / "table"
-        )  # Polars does not find a name with a blank
+        # Polars does not find a name with a blank.
+        made = DeltaLake(f"{tmp_path}/table", made.options, tmp_path / "table")
     made.options["partition_by"] = "date,topic"
     return made
 
@@ -42,9 +41,8 @@ def scan(lake: Lake) -> pl.LazyFrame:
 async def test_polars_reads_what_was_exported(
     kafka_broker: Any, new_topic: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(
-        "POLARS_ICEBERG_PLANNER", "pyiceberg"
-    )  # the planner alone; Polars' own reader needs one more package
+    # The planner alone; Polars' own reader needs one more package.
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     where = {"bootstrap_servers": servers, "sink_options": lake.options}
     with pytest.raises(Stop):

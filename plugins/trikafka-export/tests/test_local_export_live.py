@@ -231,11 +231,9 @@ async def test_recreated_topic_is_not_mixed_in(
     The other topics are exported. If losing the topic is allowed, the export continues and reports
     the loss.
     """
-    topic, other, servers = (
-        await new_topic(100, partitions=1),
-        await new_topic(100, partitions=1),
-        kafka_broker.bootstrap_servers,
-    )
+    topic = await new_topic(100, partitions=1)
+    other = await new_topic(100, partitions=1)
+    servers = kafka_broker.bootstrap_servers
 
     class Stop(Exception):
         pass

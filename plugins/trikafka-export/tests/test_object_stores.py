@@ -389,15 +389,13 @@ def test_owner_keeps_or_reports_its_lock(place: Bucket) -> None:
     store.open()
     before = lock_of(place)
     assert wait_until(lambda: lock_of(place) != before, 120)
-    unheard = lock_of(place).replace(
-        b'"beat"', b'"beat": 0, "beat"'
-    )  # a renewal of its own, whose response was lost
+    # A renewal of its own, whose response was lost.
+    unheard = lock_of(place).replace(b'"beat"', b'"beat": 0, "beat"')
     obstore.put(place.server.store(place.bucket), "lake/t/_trikafka/lock", unheard)
     assert wait_until(lambda: lock_of(place) != unheard, 120)
     assert not store._lease.lost
-    obstore.put(
-        place.server.store(place.bucket), "lake/t/_trikafka/lock", b"{}"
-    )  # another export has taken it
+    # Another export has taken it.
+    obstore.put(place.server.store(place.bucket), "lake/t/_trikafka/lock", b"{}")
     assert wait_until(lambda: bool(store._lease.lost), 120)
     plan = planned(store, 6)
     assert plan is not None

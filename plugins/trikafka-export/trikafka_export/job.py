@@ -190,9 +190,8 @@ class ExportJob:
         asked = self.options.settings.get("isolation_level")
         self._level = plans.isolation_of(self.state, asked, self.options.destination)
         if self.state.last_number:
-            await self.sink.pin(
-                self.state, (), self._settings()
-            )  # refuses what contradicts the destination's format
+            # This refuses settings that contradict the destination's format.
+            await self.sink.pin(self.state, (), self._settings())
         return self.state.unfinished is not None
 
     def _settings(self) -> dict[str, Any]:
@@ -405,9 +404,10 @@ class ExportJob:
             )
             if late is not None or self._only is None or wrong:
                 raise
+            # These partitions are broken; the others are published.
             self._broken.update(
                 {TopicPartition(each.topic, each.partition): error for each in wanted}
-            )  # the other partitions are published
+            )
             return
         plan = plans.new_plan(
             self.state,

@@ -86,11 +86,9 @@ class Lease:
         body, found = self._objects.current(LOCK)
         try:
             holder = json.loads(body)
-            free, seconds, who = (
-                bool(holder["released"]),
-                float(holder["seconds"]),
-                str(holder["holder"])[:200],
-            )
+            free = bool(holder["released"])
+            seconds = float(holder["seconds"])
+            who = str(holder["holder"])[:200]
             dead = _is_dead(holder["process"])
         except (ValueError, KeyError, TypeError) as error:
             raise ExportError(

@@ -396,9 +396,8 @@ class _Reading:
                     except StopAsyncIteration:
                         return None
                     return group
-                with contextlib.suppress(
-                    KafkaTimeoutError
-                ):  # no broker responds now: ``limit`` decides how long to wait
+                # No broker responds now; ``limit`` decides how long to wait.
+                with contextlib.suppress(KafkaTimeoutError):
                     if not await self._same_topic(consumer):
                         return None
         raise KafkaTimeoutError(f"reading {self._tp} from offset {self._position}", limit)

@@ -162,9 +162,8 @@ class FileSink:
         except ExportError:
             if exc is None:
                 raise
-            _log.debug(
-                "the destination could not be tidied up", exc_info=True
-            )  # what has ended the export says why
+            # The exception that ended the export matters more.
+            _log.debug("the destination could not be tidied up", exc_info=True)
 
     async def _enter_store(self) -> None:
         self._store.suffix = self._files.suffix
@@ -322,9 +321,8 @@ class FileSink:
 
         Cancellation: the tasks stop within about a second. What they have published stays.
         """
-        check_letters(
-            self._options.parsing, plan.topic_ids
-        )  # the topics without new records at planning, too
+        # This includes topics without new records at planning.
+        check_letters(self._options.parsing, plan.topic_ids)
         unread = self._missing.of(plan.format, ranges)
         ranges = [each for each in ranges if each not in unread]
         if not ranges:

@@ -64,10 +64,11 @@ def refuse_found(subject: str, is_delta: bool, metadata: Iterable[str]) -> None:
 
 
 def _names_in(folder: Path) -> Iterator[str]:
+    # OSError: the folder does not exist, or may not be read.
     with (
         suppress(OSError),
         os.scandir(folder) as entries,
-    ):  # the folder does not exist, or may not be read
+    ):
         yield from (entry.name for entry in islice(entries, _MOST))
 
 

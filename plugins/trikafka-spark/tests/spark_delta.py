@@ -44,9 +44,8 @@ def delta_jars() -> list[str]:
     try:
         return spark_jars("delta", VERSION, _MODULE, "delta-spark*.jar")
     except DownloadError as error:
-        print(
-            f"Delta Lake could not be downloaded: {error}", file=sys.stderr
-        )  # pytest shows it beside the tests that fail
+        # Pytest shows it beside the tests that fail.
+        print(f"Delta Lake could not be downloaded: {error}", file=sys.stderr)
         return []
 
 

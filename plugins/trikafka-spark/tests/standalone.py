@@ -95,9 +95,8 @@ class Standalone:
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        environment["SPARK_DAEMON_JAVA_OPTS"] = os.environ.get(
-            "SPARK_SUBMIT_OPTS", ""
-        )  # quick_spark.py
+        # quick_spark.py.
+        environment["SPARK_DAEMON_JAVA_OPTS"] = os.environ.get("SPARK_SUBMIT_OPTS", "")
         command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{cls}", *arguments]
         with log.open("wb") as out:
             process = subprocess.Popen(

@@ -52,9 +52,10 @@ def main(master: str, archive: str, servers: str, topic: str, target: str, root:
         "spark.scheduler.minRegisteredResourcesRatio=1.0",
     ):
         builder = builder.config(*setting.split("="))
+    # quick_spark.py.
     builder = builder.config(
         "spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", "")
-    )  # quick_spark.py
+    )
     spark = builder.getOrCreate()
     frame = (
         spark.read.format("trikafka")

@@ -81,10 +81,8 @@ async def test_avro_with_registry_and_dead_letters(
     registry.avro(3, "string")
     registry.says["/schemas/ids/4"] = {"schema": "{}", "schemaType": "JSON"}
     key = framed(3, encoded("string", "kunde"))
-    old, new = (
-        framed(1, encoded(OLD, {"id": 1, "gone": "x"})),
-        framed(2, encoded(NEW, {"id": 2, "at": None})),
-    )
+    old = framed(1, encoded(OLD, {"id": 1, "gone": "x"}))
+    new = framed(2, encoded(NEW, {"id": 2, "at": None}))
     bad = [(key, b"junk"), (key, framed(99, b"??")), (key, framed(4, b"{}")), (b"no key", new)]
     await make(
         servers,
@@ -252,9 +250,8 @@ async def test_missing_schema_stops_its_topic_only(
 ) -> None:
     """A topic whose schema is missing or refused waits; the other topics are exported."""
     servers, root = kafka_broker.bootstrap_servers, tmp_path / "out"
-    monkeypatch.setattr(
-        registry_module, "_UNKNOWN_FOR", 0.0
-    )  # seconds for which an id counts as unknown
+    # Seconds for which an id counts as unknown.
+    monkeypatch.setattr(registry_module, "_UNKNOWN_FOR", 0.0)
     registry.avro(1, OLD)
     good = [(None, framed(1, encoded(OLD, {"id": number, "gone": ""}))) for number in range(5)]
     await make(servers, "known", good)

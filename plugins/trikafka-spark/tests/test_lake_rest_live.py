@@ -102,10 +102,8 @@ async def test_lost_response_of_a_commit_is_noticed(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, front: Door
 ) -> None:
     """The next export finds a commit whose response was lost."""
-    topic, where = (
-        await new_topic(RECORDS),
-        {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options},
-    )
+    topic = await new_topic(RECORDS)
+    where = {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options}
     lose = when("writing", lambda: setattr(front, "lose_a_commit", True))
     with pytest.raises(ExportError, match=r"cannot commit to the table .* cannot be reached"):
         await trikafka.export(topic, lake.destination, on_progress=lose, **where)
@@ -119,10 +117,8 @@ async def test_renamed_table_continues_by_its_new_name(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, server: RestCatalogServer
 ) -> None:
     """A plan of a table that is renamed meanwhile continues under the new name."""
-    topic, where = (
-        await new_topic(RECORDS),
-        {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options},
-    )
+    topic = await new_topic(RECORDS)
+    where = {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options}
     other = server.new_table()
     rename = when("writing", lambda: lake.catalog.rename_table(lake.destination, other))
     with pytest.raises(
@@ -141,10 +137,8 @@ async def test_dropped_table_ends_the_export(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, again: bool
 ) -> None:
     """A table that is dropped, or dropped and recreated, during an export gets no commit."""
-    topic, where = (
-        await new_topic(RECORDS),
-        {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options},
-    )
+    topic = await new_topic(RECORDS)
+    where = {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options}
 
     def drop() -> None:
         schema = lake.table.schema()

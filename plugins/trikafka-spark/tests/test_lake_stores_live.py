@@ -69,9 +69,8 @@ async def test_export_survives_kills_at_many_requests(
     total = s3.allow(bucket, -1)
     assert planned < total
     done = 500
-    for requests in range(
-        total // 4, total, max(total // 5, 1)
-    ):  # the work, its end, the commit, the manifest
+    # These moments lie in the work, at its end, in the commit and at the manifest.
+    for requests in range(total // 4, total, max(total // 5, 1)):
         await add_records(servers, topic, done, 20, 4)
         done += 20
         s3.allow(bucket, requests)

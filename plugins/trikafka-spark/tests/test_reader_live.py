@@ -252,9 +252,8 @@ async def test_patience_is_for_the_first_records(
 
     After them, an error would throw away the written part of the range.
     """
-    monkeypatch.setattr(
-        reading, "_BYTES_AHEAD", 1
-    )  # otherwise the reader could have read everything by then
+    # Otherwise the reader could have read everything by then.
+    monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
     topic = await new_topic(200, partitions=1)

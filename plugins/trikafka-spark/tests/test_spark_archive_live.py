@@ -100,9 +100,8 @@ async def test_job_uses_a_shipped_environment(
         "TMPDIR": str(tmp_path),
         "PYSPARK_PYTHON": "./environment/bin/python",
     }
-    environment["SPARK_HOME"] = str(
-        Path(pyspark.__file__).parent
-    )  # executors would search the path for it
+    # Executors would search the path for it.
+    environment["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     with trio.fail_after(900), no_logs_left():
         done = await trio.run_process(
             command,

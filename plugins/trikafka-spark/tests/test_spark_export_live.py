@@ -224,11 +224,12 @@ def test_columns_are_what_spark_expects(spark: Any) -> None:
     from trikafka_spark.source import DDL, HEADERS_DDL
 
     def spark_schema(ddl: str) -> pa.Schema:
+        # Previously UTC.
         zone = (
             {"timezone": "UTC"}
             if "timezone" in inspect.signature(to_arrow_schema).parameters
             else {}
-        )  # previously UTC
+        )
         return to_arrow_schema(spark.createDataFrame([], ddl).schema, **zone)
 
     assert spark_schema(f"{DDL}, {HEADERS_DDL}").equals(SCHEMA)

@@ -63,9 +63,8 @@ async def test_closing_early_ends_the_thread(
     kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await new_topic(5_000, partitions=1)
-    monkeypatch.setattr(
-        reading, "_BYTES_AHEAD", 1
-    )  # otherwise the thread could have read all and ended
+    # Otherwise the thread could have read all and ended.
+    monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
     batches = read_range(OffsetRange(topic, 0, 0, 5_000), settings)

@@ -55,9 +55,8 @@ async def test_signal_while_the_jvm_starts_is_silent(
     with command(*where, "--every", "10m", *SPARK, temporary=temporary) as process:
         await trio.to_thread.run_sync(wait_for_java, process)
         await trio.sleep(delay)  # not a wait for a condition: one moment of many
-        os.killpg(
-            process.pid, number
-        )  # as Ctrl-C does; SIGTERM also goes to all processes of a service
+        # As Ctrl-C does; SIGTERM also goes to all processes of a service.
+        os.killpg(process.pid, number)
         with trio.fail_after(900):
             _, wrong = await trio.to_thread.run_sync(process.communicate)
         assert (process.returncode, wrong) == (code, "")

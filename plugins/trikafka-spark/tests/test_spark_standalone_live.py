@@ -33,11 +33,9 @@ async def test_job_survives_an_executor_and_a_broker(
     """
     kafka = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
     topic = await make_topic(kafka.bootstrap_servers, "t", RECORDS, 4)
-    target, root, archive = (
-        await make_topic(kafka.bootstrap_servers, "u", 0, 4),
-        tmp_path / "out",
-        zipped(tmp_path / "shipped.zip"),
-    )
+    target = await make_topic(kafka.bootstrap_servers, "u", 0, 4)
+    root = tmp_path / "out"
+    archive = zipped(tmp_path / "shipped.zip")
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
     killed: list[int] = []
     with standalone(tmp_path) as cluster, trio.fail_after(900):

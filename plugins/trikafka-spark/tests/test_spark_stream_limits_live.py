@@ -50,20 +50,17 @@ async def test_batch_waits_for_a_minimum_or_a_delay(
 
     The connector, tried by hand, does the same.
     """
-    topic, servers, batches = (
-        await new_topic(10, partitions=2),
-        kafka_broker.bootstrap_servers,
-        Batches(),
-    )
+    topic = await new_topic(10, partitions=2)
+    servers = kafka_broker.bootstrap_servers
+    batches = Batches()
     options = {"subscribe": topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": "15"}
     with running(spark, kafka_broker, batches, tmp_path, **options, maxTriggerDelay="10m") as query:
         await until(query, batches, 10)
         await add_records(servers, topic, 10, 8, 2)
         await trio.sleep(1.5)  # not a wait for a condition: no batch may come in this time
         assert batches.sizes == [10]
-        await add_records(
-            servers, topic, 18, 7, 2
-        )  # exactly the minimum, so the batch cannot begin with less
+        # Exactly the minimum, so the batch cannot begin with less.
+        await add_records(servers, topic, 18, 7, 2)
         await until(query, batches, 25)
     assert batches.sizes == [10, 15]
     with running(spark, kafka_broker, batches, tmp_path, **options, maxTriggerDelay="1s") as query:

@@ -112,9 +112,8 @@ async def test_group_has_the_offsets_of_the_last_batch(
 ) -> None:
     """A batch is shared in proportion, and the group has the offsets of the last batch."""
     topic = await new_topic(60, partitions=2)
-    await add_records(
-        kafka_broker.bootstrap_servers, topic, 0, 60, 1
-    )  # partition 0 has 90, partition 1 has 30
+    # Partition 0 has 90, partition 1 has 30.
+    await add_records(kafka_broker.bootstrap_servers, topic, 0, 60, 1)
     options = {
         "subscribe": topic,
         "startingOffsets": "earliest",

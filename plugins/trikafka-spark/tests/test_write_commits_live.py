@@ -154,10 +154,11 @@ async def test_rows_of_a_failed_job_are_aborted(job: Job) -> None:
 
 async def test_rows_of_a_killed_worker_are_aborted(job: Job) -> None:
     messages: list[Written | None] = [*(await job.tasks())]
+    # The worker was killed before its message; another had not begun its part.
     messages[2:] = [
         None,
         None,
-    ]  # the worker was killed before its message; another had not begun its part
+    ]
     await job.abort(messages)
     await job.until("CompleteAbort")
     assert await job.seen() == Counter()
@@ -328,9 +329,8 @@ async def test_attempt_reports_a_part_already_written(job: Job) -> None:
     first = await job.task(0, write="w")
     assert await job.task(0, write="w") == first
     await job.commit([first])
-    assert await job.task(0, write="w") == Written(
-        0, again=True
-    )  # one that comes late finds the mark
+    # One that comes late finds the mark.
+    assert await job.task(0, write="w") == Written(0, again=True)
     assert sum((await job.seen()).values()) == ROWS
 
 
@@ -393,9 +393,8 @@ async def test_part_with_other_rows_is_not_reported(job: Job) -> None:
     A repeated shuffle may give a task another's rows: as many, with as many bytes.
     """
     first = await job.task(0, rows=_only(b"aa", b"bb"), write="w")
-    assert (
-        await job.task(0, rows=_only(b"bb", b"aa"), write="w") == first
-    )  # in another order they are the same
+    # In another order they are the same.
+    assert await job.task(0, rows=_only(b"bb", b"aa"), write="w") == first
     with pytest.raises(TrikafkaError, match="2 with 4 bytes, and 2 with 4, with other contents"):
         await job.task(0, rows=_only(b"aa", b"bc"), write="w")
     await job.commit([await job.task(0, rows=_only(b"aa", b"bc"), write="w")])
@@ -418,9 +417,8 @@ async def test_late_note_does_not_replace_a_newer_one(
 
     async def late(*given: Any) -> None:
         patched.undo()
-        heard.append(
-            await job.task(0, write="w")
-        )  # fences the first, which is about to leave its note
+        # Fences the first, which is about to leave its note.
+        heard.append(await job.task(0, write="w"))
         await plain(*given)
 
     plain = writing.note_complete_part

@@ -78,9 +78,8 @@ class CancellableCall(Generic[T]):
     def _call(self) -> T:
         with self._beginning:
             if self.cancelled:
-                raise RuntimeError(
-                    "the call was cancelled before its thread began"
-                )  # the caller no longer waits
+                # The caller no longer waits.
+                raise RuntimeError("the call was cancelled before its thread began")
             self._begun = True
         try:
             return self._function()

@@ -196,9 +196,8 @@ async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str])
 
     async def look(name: str) -> None:
         its = replace(part, transactional_id=name)
-        with contextlib.suppress(
-            TrikafkaError
-        ):  # BrokerResponseError: the id has never had a transaction
+        # A BrokerResponseError means that the id has never had a transaction.
+        with contextlib.suppress(TrikafkaError):
             if (whole := await find_complete_part(admin, its)) is not None:
                 found[its] = whole.transaction
             elif (

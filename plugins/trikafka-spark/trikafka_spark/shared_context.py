@@ -200,9 +200,8 @@ def _forget_dead() -> None:
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
-    if (
-        context is not None and hasattr(context, "_jsc") and not answers(context)
-    ):  # without _jsc another thread is just making the context
+    # Without _jsc another thread is just making the context.
+    if context is not None and hasattr(context, "_jsc") and not answers(context):
         _stop(context)
     gateway: Any = SparkContext._gateway
     jvm = SparkContext._jvm
@@ -302,9 +301,8 @@ def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
     plain = java_gateway.Popen  # type: ignore[attr-defined]
     java_gateway.Popen = Noted  # type: ignore[assignment,attr-defined]
     try:
-        with tempfile.NamedTemporaryFile(
-            dir=_scratch, suffix=".properties"
-        ) as file:  # readable by this user only
+        # The file is readable by this user only.
+        with tempfile.NamedTemporaryFile(dir=_scratch, suffix=".properties") as file:
             gateway = java_gateway.launch_gateway(None, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
     finally:
         java_gateway.Popen = plain  # type: ignore[attr-defined]

@@ -73,9 +73,8 @@ def _entry(name: str) -> Iterator[_Entry]:
 
 
 def _folder() -> Path:
-    folder = Path(
-        tempfile.gettempdir(), f"trikafka-snapshots-{os.getuid()}"
-    )  # no name that .scratch clears
+    # Not a name that .scratch clears.
+    folder = Path(tempfile.gettempdir(), f"trikafka-snapshots-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

@@ -48,10 +48,8 @@ class TrikafkaStreamWriter(DataSourceStreamArrowWriter):
         # under its number. So the two name the batch in every run, and its transactional ids need
         # no option.
         task = this_task()
-        query, batch = (
-            task.getLocalProperty("sql.streaming.queryId"),
-            task.getLocalProperty("streaming.sql.batchId"),
-        )
+        query = task.getLocalProperty("sql.streaming.queryId")
+        batch = task.getLocalProperty("streaming.sql.batchId")
         if not query or batch is None:
             raise TrikafkaError(
                 "this Spark task has no micro-batch number, so its rows cannot be written exactly "

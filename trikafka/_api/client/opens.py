@@ -74,9 +74,9 @@ class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
     if not TYPE_CHECKING:  # type checkers know of these mistakes by themselves
 
         def __getattr__(self, name: str) -> NoReturn:
-            if name.startswith(
-                "_"
-            ):  # Python itself asks for these, and takes any answer but this for a yes
+            # Python itself asks for these names. Anything but an AttributeError would count as a
+            # yes.
+            if name.startswith("_"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             raise NotOpenError(
                 f"{_advice(self._call)}: before that there is no {_name(self._call)}, and no "

@@ -149,9 +149,8 @@ class BatchDecoder:
         """Return whether the next :meth:`decode_now` will take less than 5 ms."""
         size, magic, compressed = first_batch(records)
         if magic < 2:
-            return (
-                len(records) <= _QUICK // 80 and not compressed
-            )  # kafka-python's code decodes these
+            # kafka-python's code decodes these.
+            return len(records) <= _QUICK // 80 and not compressed
         return size * self._expansion <= 2 * _ENOUGH if compressed else len(records) <= _QUICK
 
 
@@ -284,18 +283,16 @@ class PartitionReader:
         if not partition.accepts(fetch.ticket):
             return None
         if isinstance(batch, CorruptRecordError):
-            partition.refetch(
-                partition.position or 0
-            )  # so it is never skipped; the user may seek past it
+            # The corrupt batch is never skipped by itself; the user may seek past it.
+            partition.refetch(partition.position or 0)
             raise batch
         if fetch.rest is not None:
             self._buffer.put_first(fetch.rest)
         elif partition.fetch_offset < 0 and fetch.batch is None:
             partition.decoded_to(batch.next_offset)
         elif fetch.end is not None and batch.next_offset < fetch.end:
-            partition.refetch(
-                batch.next_offset
-            )  # something corrupt follows, and the next fetch begins with it
+            # Something corrupt follows; the next fetch begins with it.
+            partition.refetch(batch.next_offset)
         if not batch:
             partition.passed_over(max(partition.position or 0, batch.next_offset))
             return None

@@ -148,10 +148,8 @@ class Metadata:
 
         Returns the partitions whose leader epoch is newer than the one known before.
         """
-        seen, snapshot = (
-            self.snapshot,
-            self.snapshot.with_leaders(leaders, {node.node_id: node for node in nodes}),
-        )
+        seen = self.snapshot
+        snapshot = self.snapshot.with_leaders(leaders, {node.node_id: node for node in nodes})
         if snapshot is seen:
             return frozenset()
         self._replace(snapshot)

@@ -307,10 +307,8 @@ class Positions:
         """Fail these partitions, because ``auto_offset_reset`` is ``none``; the error names all."""
         if not partitions:
             return
-        names, group = (
-            ", ".join(str(partition.tp) for partition in partitions),
-            self._config.group_id,
-        )
+        names = ", ".join(str(partition.tp) for partition in partitions)
+        group = self._config.group_id
         lack = "partition {} has" if len(partitions) == 1 else "partitions {} have"
         text = (
             f"{lack.format(names)} no committed offset in group {group!r} to go on from, and "

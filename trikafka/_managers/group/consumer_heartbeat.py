@@ -42,10 +42,8 @@ from .leave_report import LeaveReport, leave_with_retries
 from .membership_base import MembershipDependencies
 from .target_reconciler import TargetReconciler, WakeFlag
 
-_log, _membership_log = (
-    logging.getLogger("trikafka.heartbeat"),
-    logging.getLogger("trikafka.membership"),
-)
+_log = logging.getLogger("trikafka.heartbeat")
+_membership_log = logging.getLogger("trikafka.membership")
 #: The least time that a broker gets to respond (seconds), however short its interval is.
 _LEAST_LIMIT = 1.0
 #: The shortest interval (seconds), whatever a response says: with 0 there would be no pause.

@@ -404,10 +404,8 @@ def _values(field: Any) -> Reader:
         return lambda data, start, stop: texts(data, start, stop, type)
     if _wire(field) == _VARINT:
         return _whole(field, type)
-    code, size = (
-        ("<f" if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT) else "<i"),
-        type.bit_width // 8,
-    )
+    code = "<f" if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT) else "<i"
+    size = type.bit_width // 8
     return lambda data, start, stop: pa.array(
         gathered(data, start, size).view(f"{code}{size}").reshape(-1)
     ).view(type)

@@ -226,10 +226,8 @@ def _field(field: Any) -> ToArray:
 
 
 def _map(field: Any, get: Callable[[Any], Any]) -> ToArray:
-    key, value = (
-        field.message_type.fields_by_name["key"],
-        field.message_type.fields_by_name["value"],
-    )
+    key = field.message_type.fields_by_name["key"]
+    value = field.message_type.fields_by_name["value"]
     kind = pa.map_(type_of(key), type_of(value))
     of_keys, of_values = _values(key), _values(value)
 

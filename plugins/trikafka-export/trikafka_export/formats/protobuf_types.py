@@ -299,10 +299,8 @@ def message_type(descriptor: Any, where: str, path: str, above: tuple[str, ...])
     for field in descriptor.fields:
         inner = f"{path}.{field.name}"
         if is_map(field):
-            key, value = (
-                field.message_type.fields_by_name["key"],
-                field.message_type.fields_by_name["value"],
-            )
+            key = field.message_type.fields_by_name["key"]
+            value = field.message_type.fields_by_name["value"]
             of_value = field_type(value, where, f"{inner}{{}}", (*above, name))
             fields.append(
                 pa.field(field.name, pa.map_(field_type(key, where, inner, above), of_value))

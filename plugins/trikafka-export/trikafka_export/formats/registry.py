@@ -230,11 +230,9 @@ class _Asking:
         """Add the schemas that a schema refers to, each once, dependencies first."""
         for reference in body.get("references") or ():
             try:
-                name, subject, version = (
-                    reference["name"],
-                    reference["subject"],
-                    int(reference["version"]),
-                )
+                name = reference["name"]
+                subject = reference["subject"]
+                version = int(reference["version"])
             except (TypeError, KeyError, ValueError):
                 raise self._useless(f"an invalid reference: {str(reference)[:200]}") from None
             if name in above:

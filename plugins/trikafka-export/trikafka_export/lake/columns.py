@@ -195,10 +195,8 @@ def _numbered(field: pa.Field, path: str, ids: Mapping[str, int]) -> pa.Field:
     if pa.types.is_struct(type):
         type = pa.struct([_numbered(each, f"{path}.{each.name}", ids) for each in type])
     elif pa.types.is_map(type):
-        key, item = (
-            _numbered(type.key_field, f"{path}.key", ids),
-            _numbered(type.item_field, f"{path}.value", ids),
-        )
+        key = _numbered(type.key_field, f"{path}.key", ids)
+        item = _numbered(type.item_field, f"{path}.value", ids)
         type = pa.map_(key, item)
     elif pa.types.is_list(type):
         type = pa.list_(_numbered(type.value_field, f"{path}.element", ids))

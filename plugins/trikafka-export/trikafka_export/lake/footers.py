@@ -112,10 +112,8 @@ def _bounds(groups: Iterable[pq.RowGroupMetaData], name: str) -> Bounds | None:
             return None
         else:
             found.append(Bounds(2**63 - 1, -(2**63), known.null_count))
-    low, high = (
-        min((each.low for each in found), default=0),
-        max((each.high for each in found), default=-1),
-    )
+    low = min((each.low for each in found), default=0)
+    high = max((each.high for each in found), default=-1)
     return Bounds(low, high, sum(each.nulls for each in found)) if low <= high else None
 
 

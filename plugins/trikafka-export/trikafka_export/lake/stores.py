@@ -47,9 +47,8 @@ def lake_store(
 
     address = ObjectAddress.of(place, options)
     if keys is not None:
-        rest = {
-            name: value for name, value in address.config.items() if name not in _OF_KEYS
-        }  # the keys of the environment are left out
+        # The keys of the environment are left out.
+        rest = {name: value for name, value in address.config.items() if name not in _OF_KEYS}
         address = replace(address, config=rest, keys=keys)
     return LakeObjects(address)
 

@@ -15,12 +15,10 @@ from typing import Any
 
 from trikafka.config.secrets import secret
 
-KEY, SECRET, TOKEN, EXPIRES = (
-    "s3.access-key-id",
-    "s3.secret-access-key",
-    "s3.session-token",
-    "s3.session-token-expires-at-ms",
-)
+KEY = "s3.access-key-id"
+SECRET = "s3.secret-access-key"
+TOKEN = "s3.session-token"
+EXPIRES = "s3.session-token-expires-at-ms"
 #: Seconds for which keys without an expiry are used. A quarter of an hour is the shortest lifetime
 #: in use.
 _WITHOUT_EXPIRY = 600.0
