@@ -32,7 +32,8 @@ def main() -> int:
     if not cases:
         console.print("Error: no case is called like that", highlight=False)
         return 2
-    started, began = datetime.now(UTC), time.monotonic()
+    started = datetime.now(UTC)
+    began = time.monotonic()
     findings = _run(
         cases,
         Options(1 if options.quick else options.rounds, options.limit),

@@ -122,7 +122,8 @@ async def on_asyncio(case: str, bootstrap: str, topic: str) -> Figures:
 async def read(consumer: Any, topic: str) -> Figures:
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     ends = await consumer.end_offsets(places)
-    watch, count = Watch(), 0
+    watch = Watch()
+    count = 0
     for _ in range(READS):
         consumer.assign(places)
         consumer.seek_to_beginning()
@@ -177,7 +178,8 @@ async def read_by_aiokafka(aiokafka: Any, bootstrap: str, topic: str) -> Figures
         total = sum((await consumer.end_offsets(places)).values())
         consumer.assign(places)
         await consumer.seek_to_beginning(*places)
-        watch, count = Watch(), 0
+        watch = Watch()
+        count = 0
         while count < total:
             found = await consumer.getmany(timeout_ms=30_000)
             count += sum(map(len, found.values()))

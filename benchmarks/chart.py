@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+BEGIN = "<!-- results: begin -->"
+END = "<!-- results: end -->"
 _COLOURS = {
     "trikafka": "#0b6e4f",
     "confluent-kafka": "#d17a22",
@@ -416,7 +417,8 @@ def draw(found: Document, path: Path) -> None:
         figure, axes = pyplot.subplots(
             5, 2, figsize=(13, 20), layout="constrained", height_ratios=(10, 8, 10, 10, 8)
         )
-        reading, writing = _of(found, "consume", main=True), _of(found, "produce", main=True)
+        reading = _of(found, "consume", main=True)
+        writing = _of(found, "produce", main=True)
         _bars(
             axes[0][0],
             "Reading 100 B values: million records/s",

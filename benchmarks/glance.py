@@ -78,7 +78,8 @@ def main() -> int:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120
-    started, began = datetime.now(UTC), time.monotonic()
+    started = datetime.now(UTC)
+    began = time.monotonic()
     lines, failed = measure(given, console)
     found = {
         "about": {
@@ -135,7 +136,8 @@ def measure(given: argparse.Namespace, console: Console) -> tuple[list[Line], di
         ]
         failed = {**findings.missing, **findings.failed}
         if given.spark:
-            topic, records = setup.topic, kafka.count(setup.topic)
+            topic = setup.topic
+            records = kafka.count(setup.topic)
             try:
                 lines += parquet.measure(kafka.bootstrap, topic, records, given.rounds, tell)
             except parquet.NotMeasured as error:

@@ -138,7 +138,8 @@ class Kafka:
 def running_kafka(*, quick: bool = False) -> Iterator[Kafka]:
     """Run a broker with a heap and a compiler as in production; with ``quick`` as in tests."""
     listeners = {TLS: "SSL", SCRAM: "SASL_PLAINTEXT"}
-    jvm, properties = DEFAULT_JVM_OPTIONS if quick else _JVM, _TIDY | _PATIENT | _SECURED
+    jvm = DEFAULT_JVM_OPTIONS if quick else _JVM
+    properties = _TIDY | _PATIENT | _SECURED
     with KafkaCluster(
         jvm_options=jvm, tls=True, sasl=["scram"], listeners=listeners, properties=properties
     ) as cluster:

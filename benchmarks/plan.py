@@ -239,7 +239,9 @@ MANY = (1, 10, 100)
 #: Members of a group that share a topic, into which records are written all the time. The join of
 #: the last member is timed.
 MEMBERS = 3
-_GROUP_PARTITIONS, _GROUP_RATE, _GROUP_SETTLES = 12, 1_000, 1.5
+_GROUP_PARTITIONS = 12
+_GROUP_RATE = 1_000
+_GROUP_SETTLES = 1.5
 _GROUPS = {
     "cooperative": ("ours", "confluent", "java"),
     "eager": ("aio",),
@@ -256,7 +258,9 @@ _PROCESS_RECORDS = {
 #: Seconds for which each transaction is open.
 _COMMIT_EVERY = 0.1
 
-_QUICK_PARTITIONS, _QUICK_SECONDS, _QUICK_MEMBERS = 20, 0.3, 2
+_QUICK_PARTITIONS = 20
+_QUICK_SECONDS = 0.3
+_QUICK_MEMBERS = 2
 #: Filled records per processed record: a case ends with a transaction, somewhat later.
 _AND_MORE = 3
 #: The records of a latency case in a quick run.

@@ -56,7 +56,8 @@ def java() -> list[str]:
     if compiler is None:
         raise Missing("the Java client's program must be compiled, and there is no javac here")
     try:
-        path, run = f"{fetch_jars()}/*", str(find_java())
+        path = f"{fetch_jars()}/*"
+        run = str(find_java())
     except BrokerError as error:
         raise Missing(str(error)) from error
     source = _PEERS / "java_client"
@@ -169,7 +170,8 @@ def outcome(
         if job.kind == "produce":
             values.write_bytes(b"".join(make_values(job.size)))
         order = {**json.loads(job.to_json()), "settings": settings, "values": str(values)}
-        arguments, stdin = [*command, *given(order)], None if pace is None else pace.fileno()
+        arguments = [*command, *given(order)]
+        stdin = None if pace is None else pace.fileno()
         done = subprocess.run(
             arguments, stdin=stdin, capture_output=True, text=True, timeout=_RUN_LIMIT
         )

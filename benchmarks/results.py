@@ -168,7 +168,8 @@ _P99 = _quickness("p99_ms")
 _WORK = _quickness("cpu_per_million")
 _HAND_OVER = _quickness("hand_over_ms")
 _ARROW, _BATCH, _ONE = (f"consume/{way}/100/none/ours" for way in ("arrow", "batch", "one"))
-_CONSUME, _PRODUCE = "consume/batch/100/none/confluent", "produce/one/100/none/confluent"
+_CONSUME = "consume/batch/100/none/confluent"
+_PRODUCE = "produce/one/100/none/confluent"
 _LARGE = tuple(f"consume/batch/1000/none/{peer}" for peer in ("confluent", "aio", "franz", "java"))
 _ARROW_PRODUCE, _SEND_NOWAIT = (f"produce/{way}/100/none/ours" for way in ("arrow", "one"))
 _LATE, _ALONE, _ACKS = (f"latency/{way}/100/none/" for way in ("one", "thousand", "acks"))
@@ -312,7 +313,8 @@ def _judged(aim: _Aim, by_name: dict[str, Line]) -> Line:
         "spread": None,
         "met": None,
     }
-    ours, others = by_name.get(aim.ours), [by_name[name] for name in aim.others if name in by_name]
+    ours = by_name.get(aim.ours)
+    others = [by_name[name] for name in aim.others if name in by_name]
     if ours is None or not others:
         return found
     figure = aim.figure

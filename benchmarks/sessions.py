@@ -138,7 +138,8 @@ def main() -> int:
     }
     with KafkaCluster(tls=True, sasl=["scram"], properties=limit) as cluster:
         seen = trio.run(run, cluster, given.minutes)
-    times, renewing = sorted(seen.times), sorted(seen.renewing)
+    times = sorted(seen.times)
+    renewing = sorted(seen.renewing)
     print(
         f"{sum(seen.acked):,} records acknowledged, {sum(seen.read):,} read, {len(seen.wrong)} "
         "lost, doubled or out of order"

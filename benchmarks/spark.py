@@ -54,7 +54,8 @@ _BESIDE = {
     for name, beside in ((way, other), (f"{way}{STEADY}", other and f"{other}{STEADY}"))
     if not name.endswith(STEADY) or "stream" in name
 }
-_BEGIN, _END = "<!-- parquet: begin -->", "<!-- parquet: end -->"
+_BEGIN = "<!-- parquet: begin -->"
+_END = "<!-- parquet: end -->"
 _LIMIT = 1800.0
 
 
@@ -69,7 +70,8 @@ def main() -> int:
 
 
 def _measured(given: argparse.Namespace) -> Document:
-    started, began = datetime.now(UTC), time.monotonic()
+    started = datetime.now(UTC)
+    began = time.monotonic()
     setups = {
         setup: int(records * given.scale)
         for setup, records in SETUPS.items()

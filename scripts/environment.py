@@ -217,7 +217,8 @@ def prepare(name, java):
         add_system_packages()
     folder = folder_of(name)
     python = os.path.join(folder, "bin", "python")
-    made, compiled = fingerprint(MADE_FROM), fingerprint(COMPILED_FROM)
+    made = fingerprint(MADE_FROM)
+    compiled = fingerprint(COMPILED_FROM)
     if read(folder, "made") != made or not works(python):
         began = time.monotonic()
         wait_for_runs(folder)

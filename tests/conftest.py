@@ -1,13 +1,14 @@
-"""A fixture that tests of several folders use."""
+"""Fixtures that tests of several folders use."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 
 import pytest
+import trio
 
 
 @pytest.fixture
@@ -31,3 +32,15 @@ def web_server() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+@pytest.fixture
+async def busy_threads() -> AsyncIterator[None]:
+    """Let the program's own threads use up Trio's default limiter, as hanging handlers do."""
+    limiter = trio.to_thread.current_default_thread_limiter()
+    threads = [object() for _ in range(int(limiter.total_tokens))]
+    for thread in threads:
+        limiter.acquire_on_behalf_of_nowait(thread)
+    yield
+    for thread in threads:
+        limiter.release_on_behalf_of(thread)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,3 +43,27 @@ def test_process_is_left_as_it_is(pattern: str) -> None:
         if re.search(pattern, path.read_text(encoding="utf-8"))
     }
     assert found == set(REFUSED[pattern])
+
+
+def test_each_thread_has_a_limiter() -> None:
+    """A program's own threads may use up Trio's default limiter, or asyncio's executor.
+
+    A client that waited for one of these would stand still, or wait for a thread that waits for it.
+    """
+    calls = [
+        (f"{path.relative_to(ROOT)}, line {node.lineno}", node)
+        for path in sources()
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    ]
+    threads = [
+        (place, call)
+        for place, call in calls
+        if ast.unparse(call.func) in ("trio.to_thread.run_sync", "asyncio.to_thread")
+        or ast.unparse(call.func).endswith(".run_in_executor")
+    ]
+    assert len(threads) > 20
+    assert not [
+        place for place, call in threads if "limiter" not in {each.arg for each in call.keywords}
+    ]

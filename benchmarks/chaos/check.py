@@ -77,7 +77,8 @@ def check(ledger: Ledger, found: Iterable[Found]) -> Verdict:
     for partition, offset, value in found:
         verdict.records += 1
         name, place, text = value.split(b" ", 3)[:3]
-        key, number = (name.decode(), int(place)), int(text)
+        key = (name.decode(), int(place))
+        number = int(text)
         if int(place) != partition:
             verdict.violation(
                 "in another partition", f"record {number} of {key} in partition {partition}"

@@ -61,7 +61,8 @@ class Nemesis:
 
     async def trouble_network(self, seconds: float) -> None:
         """Cause two network faults per second, for ``seconds``."""
-        kinds, weights = list(_SMALL), list(_SMALL.values())
+        kinds = list(_SMALL)
+        weights = list(_SMALL.values())
         end = trio.current_time() + seconds
         while trio.current_time() < end:
             await trio.sleep(self._rng.expovariate(2))

@@ -114,7 +114,9 @@ async def run(
     async with open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         topic = NewTopic(PARTITIONS, 3, {"min.insync.replicas": "2"})
         await admin.create_topics({_TOPIC: topic, TRANSACTIONS: topic})
-    ledger, register, log = Ledger(PARTITIONS), Register(PARTITIONS), LogCount()
+    ledger = Ledger(PARTITIONS)
+    register = Register(PARTITIONS)
+    log = LogCount()
     begun = time.monotonic()
     logging.getLogger("trikafka").addHandler(log)
     try:
@@ -152,7 +154,8 @@ async def run(
             f"{said} of records that were not delivered in {seconds:.0f} s",
         )
     written, acked = ledger.count()
-    errors, transactions = ledger.errors + register.errors, register.count()
+    errors = ledger.errors + register.errors
+    transactions = register.count()
     return Figures(
         written,
         acked,
@@ -264,11 +267,13 @@ async def _watch(
 ) -> None:
     """Record the longest time in which a producer with waiting batches delivered nothing."""
     standstill[name] = (0.0, "")
-    delivered, since = 0, trio.current_time()
+    delivered = 0
+    since = trio.current_time()
     meanwhile: set[str] = set()
     while True:
         await trio.sleep(0.02)
-        statistics, now = producer.statistics(), trio.current_time()
+        statistics = producer.statistics()
+        now = trio.current_time()
         if statistics.records_delivered != delivered or not statistics.batches_waiting:
             delivered, since = statistics.records_delivered, now
             meanwhile = set(nemesis.now)

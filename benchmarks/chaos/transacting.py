@@ -113,7 +113,8 @@ class TransactionWriter:
         return trio.current_time() < until or not self._committed
 
     async def _transact(self, producer: Producer) -> None:
-        number, count = self._number, self._rng.randint(1, _MOST)
+        number = self._number
+        count = self._rng.randint(1, _MOST)
         self._number += 1
         place = (self._name, number)
         self._register.transactions[place] = count, Verdicts.UNKNOWN
@@ -189,7 +190,8 @@ def check_transactions(register: Register, found: Iterable[Found]) -> Verdict:
         name, number, index = value.split(b" ", 3)[:3]
         place = (name.decode(), int(number))
         seen.setdefault(place, Counter())[int(index)] += 1
-        key, order = (name.decode(), partition), (int(number), int(index))
+        key = (name.decode(), partition)
+        order = (int(number), int(index))
         if order <= latest.get(key, (-1, -1)):
             verdict.violation(
                 "transactions: out of order",

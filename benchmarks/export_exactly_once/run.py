@@ -118,7 +118,8 @@ async def run(
 
     The destination and the exporters' log are created in ``directory``.
     """
-    figures, chance = Figures(), random.Random(options.seed)
+    figures = Figures()
+    chance = random.Random(options.seed)
     root, log = directory / "out", directory / "exporters.log"
     reader = Reader(root, figures)
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
@@ -155,7 +156,8 @@ async def _begun(process: subprocess.Popen[bytes], root: Path) -> None:
 
     A kill while its Python is still starting would prove nothing.
     """
-    lock, mine = root / "_trikafka" / "lock", f":{process.pid}\n"
+    lock = root / "_trikafka" / "lock"
+    mine = f":{process.pid}\n"
     with trio.move_on_after(30):
         while process.poll() is None and not (lock.exists() and lock.read_text().endswith(mine)):  # noqa: ASYNC110  (files have no events)
             await trio.sleep(0.02)

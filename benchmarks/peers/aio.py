@@ -86,7 +86,8 @@ async def produce_one(job: Job) -> Outcome:
 
 async def produce_concurrent(job: Job) -> Outcome:
     producer, settings = await _producer(job, "concurrent")
-    values, total = job.values(), 0
+    values = job.values()
+    total = 0
 
     async def work() -> None:
         nonlocal total

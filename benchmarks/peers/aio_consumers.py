@@ -24,7 +24,9 @@ async def assigned(job: Job) -> Outcome:
     settings = tuning.aiokafka_consumer()
     consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=job.bootstrap, **settings)
     await consumer.start()
-    idle, count, size = Idle(), 0, 0
+    idle = Idle()
+    count = 0
+    size = 0
     with feeder(job) as feeding:
         places = [aiokafka.TopicPartition(job.topic, number) for number in range(job.partitions)]
         consumer.assign(places)

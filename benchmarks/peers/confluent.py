@@ -136,7 +136,8 @@ def feed(job: Job) -> Outcome:
     settings = tuning.confluent_producer("latency", job.compression)
     producer = confluent.Producer({"bootstrap.servers": job.bootstrap, **settings})
     producer.list_topics(job.topic, _PATIENCE)
-    value, count = bytes(job.size), 0
+    value = bytes(job.size)
+    count = 0
     wait_to_begin()
     with Window() as window:
         for partition in paced(job.rate, job.partitions):
@@ -160,7 +161,8 @@ async def _produce_concurrent(job: Job, make: Any) -> Outcome:
     own = {"batch_size": max(1, job.tasks // 4), "buffer_timeout": 0.002}
     producer = make({"bootstrap.servers": job.bootstrap, **job.connection, **settings}, **own)
     await (await producer.produce(job.topic, b"first"))
-    values, total = job.values(), 0
+    values = job.values()
+    total = 0
 
     async def work() -> None:
         nonlocal total

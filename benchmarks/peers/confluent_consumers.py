@@ -31,7 +31,9 @@ def assigned(job: Job) -> Outcome:
     settings = tuning.confluent_consumer()
     consumer = confluent.Consumer({"bootstrap.servers": job.bootstrap, **settings})
     consumer.list_topics(job.topic, _PATIENCE)
-    idle, count, size = Idle(), 0, 0
+    idle = Idle()
+    count = 0
+    size = 0
     with feeder(job) as feeding:
         consumer.assign(
             [

@@ -183,7 +183,8 @@ async def produce_enqueue(job: Job) -> Outcome:
 
 
 async def produce_concurrent(job: Job) -> Outcome:
-    values, total = job.values(), 0
+    values = job.values()
+    total = 0
 
     async def work(producer: Producer) -> None:
         nonlocal total

@@ -34,7 +34,9 @@ async def _consumer(
 
 async def assigned(job: Job) -> Outcome:
     """Measure the consumer while no records arrive, and then while a few arrive per second."""
-    idle, count, size = Idle(), 0, 0
+    idle = Idle()
+    count = 0
+    size = 0
     with feeder(job) as feeding:
         async with _consumer(job) as (consumer, places, settings):
             consumer.assign(places)

@@ -191,7 +191,8 @@ class _Writer:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def read(self) -> None:
-        data, known = bytearray(), False
+        data = bytearray()
+        known = False
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             received = self._socket.recv(65_536)

@@ -31,7 +31,10 @@ KINDS = (
 )
 #: The longest times (seconds) of faults that have an end. Silence outlasts the lock of a record,
 #: and the session of a member.
-_FROZEN_MEMBER, _FROZEN_BROKER, _CUT, _SILENT = 4.0, 12.0, 5.0, 20.0
+_FROZEN_MEMBER = 4.0
+_FROZEN_BROKER = 12.0
+_CUT = 5.0
+_SILENT = 20.0
 
 
 class Member:

@@ -152,7 +152,8 @@ def read(directory: Path, partition: int) -> dict[Place, list[Handled]]:
     """Return what the members wrote of one partition: two million records take much memory."""
     handled: dict[Place, list[Handled]] = {}
     for path in sorted(directory.glob("member-*.bin")):
-        data, member = path.read_bytes(), path.stem
+        data = path.read_bytes()
+        member = path.stem
         usable = len(data) - len(data) % LINE.size  # the last line of a killed member
         for where, offset, delivery, began, at, event in LINE.iter_unpack(data[:usable]):
             if where != partition:

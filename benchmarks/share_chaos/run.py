@@ -152,7 +152,8 @@ async def _drained(bootstrap: str, each: int, say: Callable[[str], None]) -> int
 
     The broker is asked, not the members: their logs may lack its word.
     """
-    fewest, since = each * PARTITIONS + 1, trio.current_time()
+    fewest = each * PARTITIONS + 1
+    since = trio.current_time()
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         while True:
             try:
@@ -168,7 +169,8 @@ async def _drained(bootstrap: str, each: int, say: Callable[[str], None]) -> int
                 say("the group has settled each record")
                 return 0
             if left < fewest:
-                fewest, since = left, trio.current_time()
+                fewest = left
+                since = trio.current_time()
             elif trio.current_time() > since + _PATIENCE:
                 return left
             say(f"{left:,} records are not settled yet")

@@ -65,7 +65,8 @@ async def run(
     options: Options, servers: str, directory: Path, say: Callable[[str], None] = lambda line: None
 ) -> Figures:
     """Run. The checkpoint and the queries' log are created in ``directory``."""
-    figures, chance = Figures(), random.Random(options.seed)
+    figures = Figures()
+    chance = random.Random(options.seed)
     source = f"from-{options.seed}"
     target = f"to-{options.seed}"
     checkpoint = directory / "checkpoint"

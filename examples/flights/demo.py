@@ -246,7 +246,8 @@ async def _read_back(
     screen.check("partitions and offsets of them", len(flights), found["places"])
     for what in ("missing", "unexpected", "different"):
         screen.check(f"rows {what}, record by record", 0, found[what])
-    ours, theirs = _delays(flights), [tuple(row) for row in found["delays"]]
+    ours = _delays(flights)
+    theirs = [tuple(row) for row in found["delays"]]
     screen.check("carriers and hours", len(ours), len(theirs))
     screen.check("flights and delays of each carrier and hour", True, ours == theirs)
     for what, column in (

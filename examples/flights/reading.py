@@ -53,7 +53,8 @@ class Tally:
 
     def add(self, member: str, batch: RecordBatch) -> None:
         """Compare each record with the flight that was written at its offset, and count it."""
-        numbers, seen = self.log.numbers[batch.partition], self.seen[batch.partition]
+        numbers = self.log.numbers[batch.partition]
+        seen = self.seen[batch.partition]
         flights, carriers = self.flights, self.carriers
         for record in batch:
             if record.offset >= len(seen):
@@ -113,7 +114,8 @@ async def read_with_two(
 
     If no record arrives for 30 s, the reading ends with an incomplete tally.
     """
-    tally, both = Tally(flights, log, progress), trio.Event()
+    tally = Tally(flights, log, progress)
+    both = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, tally, nursery.cancel_scope)
         async with trio.open_nursery() as members:

@@ -33,7 +33,8 @@ async def run_program(
     Raises:
         ProgramFailedError: The program ended with a code other than 0.
     """
-    output, said = bytearray(), list[str]()
+    output = bytearray()
+    said = list[str]()
     process = await trio.lowlevel.open_process(
         command,
         stdin=subprocess.DEVNULL,

@@ -247,6 +247,13 @@ async def test_password_is_salted_as_rfc_5802_says(cluster: ScriptedCluster) -> 
         assert alice.salt != bob.salt
 
 
+async def test_busy_threads_delay_no_password(cluster: ScriptedCluster, busy_threads: None) -> None:
+    """A password is salted in a thread, also while the program's own hold Trio's default limiter."""
+    async with opened(cluster) as admin:
+        with trio.fail_after(60):
+            await admin.alter_user_scram_credentials({"alice": ScramPassword("s3cret")})
+
+
 async def test_password_is_in_no_text(
     cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MemberDescriptorType
 from typing import Any
@@ -303,6 +305,27 @@ def test_batches_end_at_the_given_offsets() -> None:
             consumer.pause([T1])
             assert (await consumer.receive()).offset == 49
             assert not await consumer.receive_batch(timeout=0.01)
+
+    run(main)
+
+
+def test_busy_threads_delay_no_table() -> None:
+    """pyarrow is imported in a thread, also while the program holds all of asyncio's executor."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as executor:
+            loop.set_default_executor(executor)
+            released = threading.Event()
+            hangs = loop.run_in_executor(None, released.wait)
+            try:
+                async with cluster_of(1, records=5) as cluster, consumer_of(cluster) as consumer:
+                    consumer.assign([T0])
+                    async with asyncio.timeout(30):
+                        assert (await anext(consumer.arrow_batches())).num_rows == 5
+            finally:
+                released.set()
+                await hangs
 
     run(main)
 

@@ -86,9 +86,8 @@ class Row:
     before: Callable[[Any], Awaitable[Any]] | None = None
     then: Callable[[Any], Awaitable[Any]] | None = None
     alone: bool = False  # one at a time
-    shared: bool = (
-        False  # of many at once several may end with the very same error: that of their batch
-    )
+    # Of many at once several may end with the very same error: that of their batch.
+    shared: bool = False
     version: int = 2  # of the protocol of transactions
 
     def __str__(self) -> str:

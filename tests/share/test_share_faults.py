@@ -513,3 +513,12 @@ async def test_refused_acknowledgements_are_logged(
             cluster.append("t", 0, [b"x"] * 3)
         assert len(seen) > 3
         assert "INVALID_RECORD_STATE" in refusals[0]
+
+
+async def test_busy_threads_delay_no_records(busy_threads: None) -> None:
+    """Records that are decoded in a thread arrive while the program's handlers hold all threads."""
+    async with cluster_of() as cluster:
+        cluster.append("t", 0, [bytes(2**20)] * 6)
+        async with queue_of(cluster) as queue:
+            with trio.fail_after(30):
+                assert len((await queue.receive()).record.value) == 2**20

@@ -15,7 +15,8 @@ from ..errors import ConfigurationError
 from .tls_context import pem_lines
 
 _PEM = "-----BEGIN "
-_KEY, _FILE = "sasl_oauth_assertion_private_key_file", "sasl_oauth_assertion_file"
+_KEY = "sasl_oauth_assertion_private_key_file"
+_FILE = "sasl_oauth_assertion_file"
 _TEMPLATE = "sasl_oauth_assertion_template_file"
 #: The bytes of each of the two numbers of an ES256 signature.
 _P256 = 32

@@ -185,7 +185,8 @@ class SaslAuthenticator:
             return OAuthToken(secret(given))
         if isinstance(given, OAuthToken):
             return OAuthToken(secret(given.value), given.extensions)
-        kind, given = type(given).__name__, None
+        kind = type(given).__name__
+        given = None
         raise ConfigurationError(
             f"sasl_oauth_token_provider must return text or an OAuthToken, not {kind}"
         )
@@ -219,7 +220,8 @@ class SaslAuthenticator:
         if not encoded:
             raise self._not_text(node)
         if said is not None and not isinstance(said, bytes):
-            kind, said = type(said).__name__, None
+            kind = type(said).__name__
+            said = None
             raise HandshakeError(
                 f"{self._name} with {node}: the mechanism returned {kind}, not bytes"
             )

@@ -118,7 +118,8 @@ def most_bytes(outgoing: EncodedRequest) -> int | None:
     api = outgoing.api.removesuffix("Request")
     if api in ASSIGNED:
         return ASSIGNED[api]
-    factor, size = FACTORS.get(api), sum(map(len, outgoing.pieces))
+    factor = FACTORS.get(api)
+    size = sum(map(len, outgoing.pieces))
     if factor is not None:
         return LEAST + factor * size + _A_RECORD * outgoing.records
     if outgoing.asked is None or api not in NAMED:

@@ -244,7 +244,8 @@ class ConnectionSlot:
         return stream
 
     async def _establish(self, machine: ConnectionStateMachine) -> Connection:
-        node, limit = self._node, self._reconnect.setup_limit()
+        node = self._node
+        limit = self._reconnect.setup_limit()
         connection: Connection | None = None
         ready = dialled = False
 

@@ -301,7 +301,8 @@ async def _run(
         if call.attempts > config.call_retries:
             raise call.last_error
         retry = retry or Retry(config)
-        delay, left = retry.delay(), call.left
+        delay = retry.delay()
+        left = call.left
         await trio.sleep(min(delay, left))
         if delay >= left:
             raise call.expired()

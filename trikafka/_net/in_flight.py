@@ -350,7 +350,8 @@ class ExpiryWatch:
         ``waiting`` returns the requests that have not ended.
         """
         while True:
-            now, requests = trio.current_time(), waiting()
+            now = trio.current_time()
+            requests = waiting()
             deadline = min(
                 (request.expires for request in requests),
                 default=self._idle_since + self._idle_limit,

@@ -36,7 +36,8 @@ def certificates(content: bytes, password: str | None) -> str:
         ConfigurationError: The password is wrong, the store is damaged, or the store holds a
             private key or no certificate. The caller names the setting.
     """
-    body, digest = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
+    body = content[:-_DIGEST_SIZE]
+    digest = content[-_DIGEST_SIZE:]
     if password is not None:
         # UTF-16 has surrogate pairs where Java's two-byte characters have them.
         salted = password.encode("utf-16-be", "surrogatepass") + _PHRASE + body

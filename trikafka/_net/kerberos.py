@@ -158,7 +158,8 @@ class _Whose:
         )
         if self._keytab is not None:
             return f"the key table {self._keytab!r} (sasl_kerberos_keytab){who}"
-        cache, table = os.environ.get("KRB5CCNAME"), os.environ.get("KRB5_CLIENT_KTNAME")
+        cache = os.environ.get("KRB5CCNAME")
+        table = os.environ.get("KRB5_CLIENT_KTNAME")
         text = (
             "the system's credentials cache"
             if cache is None

@@ -218,7 +218,8 @@ class ClientCredentials:
 
     def _request(self) -> urllib.request.Request:
         config = self._config
-        fields, headers = {"grant_type": "client_credentials"}, {"Accept": "application/json"}
+        fields = {"grant_type": "client_credentials"}
+        headers = {"Accept": "application/json"}
         if config.sasl_oauth_grant_type == "jwt-bearer":
             fields = {"grant_type": _JWT_BEARER, "assertion": assertions.assertion(config)}
         if config.sasl_oauth_scope is not None:

@@ -160,7 +160,8 @@ class Outages:
     def _listed_again(self, number: int, node: Node) -> None:
         away = self._away.pop(number)
         if away.is_logged:
-            took, tries = trio.current_time() - away.since, _tries(away)
+            took = trio.current_time() - away.since
+            tries = _tries(away)
             _log.info(
                 "broker %d is in the cluster again, at %s: it was away for at most %.1f s%s",
                 number,
@@ -211,7 +212,8 @@ class Outages:
         # Silence alone closes nothing: a broker that is merely slow must keep its requests, or each
         # would be made twice. With one broker nothing is looked for, because there is no broker to
         # ask.
-        number, now = node.node_id, trio.current_time()
+        number = node.node_id
+        now = trio.current_time()
         if number < 0 or number in self._away:
             return
         error = RequestTimedOutError(f"{node} has left {api} unanswered for {now - since:.0f} s")
@@ -278,7 +280,8 @@ class Outages:
         self._coordinators[what] = node.node_id
         without = self._without.pop(what, None)
         if without is not None and without.is_logged:
-            took, tries = trio.current_time() - without.since, _times(without.failures)
+            took = trio.current_time() - without.since
+            tries = _times(without.failures)
             text = "%s has a coordinator again, broker %d at %s: it had none for %.1f s (%s)"
             _log.info(text, what, node.node_id, node, took, tries)
         elif before != node.node_id and before in self._away:

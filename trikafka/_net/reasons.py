@@ -45,7 +45,8 @@ class WaitContext:
         waiting_for, error = self._waiting_for, self._error
         for other in self._behind:
             deeper = other.blame()
-            waiting_for, error = deeper.waiting_for or waiting_for, deeper.error or error
+            waiting_for = deeper.waiting_for or waiting_for
+            error = deeper.error or error
         return Blame(waiting_for, error)
 
     def error(self) -> Exception | None:

@@ -55,7 +55,8 @@ class Session:
 
     def granted(self, authenticate: Authenticate, lifetime: float | None) -> None:
         """Record a session of ``lifetime`` seconds from now, granted to ``authenticate``."""
-        share, now = random.uniform(_EARLIEST, _LATEST), trio.current_time()
+        share = random.uniform(_EARLIEST, _LATEST)
+        now = trio.current_time()
         self._authenticate = authenticate
         self._renew_at = None if lifetime is None else now + max(LEAST_SESSION, lifetime * share)
         self.ends_at = math.inf if lifetime is None else now + lifetime

@@ -101,7 +101,8 @@ def _chain(certificate: Any, others: Sequence[Any]) -> list[Any]:
 
     A store may have them in any order.
     """
-    chain, left = [certificate], list(others)
+    chain = [certificate]
+    left = list(others)
     while True:
         last = chain[-1]
         issuer = next((one for one in left if one.subject == last.issuer and one != last), None)

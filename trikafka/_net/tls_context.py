@@ -268,7 +268,8 @@ def _present(context: ssl.SSLContext, config: ClientConfig) -> None:
     # The error is raised here, and not in _load_key(). There its context would be an error of Python
     # or OpenSSL, which keeps the arguments of the call, such as a password.
     if wrong:
-        keyfile, shown = config.ssl_keyfile, _shown(config.ssl_certfile or "")
+        keyfile = config.ssl_keyfile
+        shown = _shown(config.ssl_certfile or "")
         # The value of ssl_keyfile may be the key itself, so it is not shown.
         where = f"ssl_certfile {shown}" + ("" if keyfile is None else " with ssl_keyfile")
         raise ConfigurationError(f"{where}: {wrong}")
@@ -351,7 +352,8 @@ def pem_lines(text: str) -> str:
                 parts.append("\n")
             inner = secret(text[begin.end() : edge.start()])
             parts += [begin[0], _inner_lines(inner), edge[0], "\n"]
-            done, begin = edge.end(), None
+            done = edge.end()
+            begin = None
     parts.append(secret(text[done:]))
     return secret("".join(parts))
 

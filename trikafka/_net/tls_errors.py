@@ -9,7 +9,11 @@ from ..errors.peer_text import peer_text
 from ..types import Node
 
 # X509_V_ERR_... of OpenSSL
-_NOT_YET_VALID, _EXPIRED, _NO_CRL, _CRL_EXPIRED, _REVOKED = 9, 10, 3, 12, 23
+_NOT_YET_VALID = 9
+_EXPIRED = 10
+_NO_CRL = 3
+_CRL_EXPIRED = 12
+_REVOKED = 23
 _UNKNOWN_AUTHORITY = (18, 19, 20, 21)
 _WRONG_NAME = (62, 64)
 #: The alerts by which a broker refuses this client's certificate.

@@ -292,7 +292,8 @@ def position_to_seek(given: OffsetAndMetadata | int) -> tuple[int, int | None]:
     epoch: object = None
     if isinstance(given, OffsetAndMetadata):
         offset, epoch = given.offset, given.leader_epoch
-    offset, epoch = whole(offset), whole(epoch)
+    offset = whole(offset)
+    epoch = whole(epoch)
     if not _is_number(offset, _format.MAX_INT64):
         # A result of offsets_for_times, or a record.
         inside = "; pass its offset" if hasattr(offset, "offset") else ""

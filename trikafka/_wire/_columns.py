@@ -140,7 +140,8 @@ class Columns:
         if self.header_offsets is not None:
             assert self.header_name_offsets is not None
             assert self.header_value_offsets is not None
-            first, last = self.header_offsets[0], self.header_offsets[self.count]
+            first = self.header_offsets[0]
+            last = self.header_offsets[self.count]
             size += self.header_name_offsets[last] - self.header_name_offsets[first]
             size += self.header_value_offsets[last] - self.header_value_offsets[first]
             size += 4 * self.count + 8 * (last - first)

@@ -135,7 +135,9 @@ def _read_headers(data: memoryview, pos: int, end: int) -> tuple[list[_Header], 
 
 
 def _read_section(section: Section) -> list[_Row]:
-    data, pos, end = memoryview(section.data), section.start, section.end
+    data = memoryview(section.data)
+    pos = section.start
+    end = section.end
     if section.records < 0 or section.records > (end - pos) // f.MIN_RECORD:
         raise _Bad(f.BAD_COUNT)
     rows: list[_Row] = []
@@ -244,8 +246,13 @@ def fill(sections: Sequence[Section]) -> tuple[f.Fields, int, int]:
 
 
 def _columns(rows: list[_Row]) -> f.Fields:
-    offsets, timestamps, types = array("q"), array("q"), array("b")
-    keys, values, names, contents = _Binary(), _Binary(), _Binary(), _Binary()
+    offsets = array("q")
+    timestamps = array("q")
+    types = array("b")
+    keys = _Binary()
+    values = _Binary()
+    names = _Binary()
+    contents = _Binary()
     starts = array("i", [0])
     for offset, timestamp, kind, key, value, headers in rows:
         offsets.append(offset)
@@ -297,7 +304,8 @@ def _headers_of(columns: Any, index: int) -> Headers:
     starts = columns.header_offsets
     if starts is None or starts[index] == starts[index + 1]:
         return ()
-    names, name_data = columns.header_name_offsets, columns.header_name_data
+    names = columns.header_name_offsets
+    name_data = columns.header_name_data
     return tuple(
         (
             str(name_data[names[at] : names[at + 1]], "utf-8"),

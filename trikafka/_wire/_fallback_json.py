@@ -88,7 +88,8 @@ def _objects(block: bytes) -> list[dict[str, Any]] | None:
     except UnicodeDecodeError:
         return None
     found: list[dict[str, Any]] = []
-    at, end = 0, len(text)
+    at = 0
+    end = len(text)
     while at < end:
         try:
             thing, at = _parse(text, at)

@@ -54,7 +54,9 @@ def checked_headers(columns: Any, row: int) -> list[tuple[Buffer, Buffer | None]
 def murmur2(data: Buffer) -> int:
     """Return Kafka's murmur2 as a signed 32-bit integer."""
     data = bytes(data)
-    length, mask, m = len(data), 0xFFFFFFFF, 0x5BD1E995
+    length = len(data)
+    mask = 0xFFFFFFFF
+    m = 0x5BD1E995
     state = 0x9747B28C ^ length
     whole = length & ~3
     for pos in range(0, whole, 4):
@@ -151,7 +153,8 @@ def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memor
         if not 0 <= partition < n_partitions:
             raise ValueError(f"partition {partition} of {n_partitions}")
         groups[partition].append(row)
-    rows, bounds = array("i"), array("i", [0])
+    rows = array("i")
+    bounds = array("i", [0])
     for group in groups:
         rows += group
         bounds.append(len(rows))

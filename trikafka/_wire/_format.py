@@ -60,7 +60,10 @@ LENGTH_END = 12
 #: The hashes of keys. A fourth one needs a branch in ``_native_partitioning.pxi``, too.
 HASH_MURMUR2, HASH_CRC32, HASH_FNV1A = 0, 1, 2
 
-CODEC_MASK, LOG_APPEND, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
+CODEC_MASK = 0x07
+LOG_APPEND = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
 
 MIN_RECORD = 7  #: bytes of the smallest record
 #: The most bytes that a record needs besides its key, value and headers; and a header besides its

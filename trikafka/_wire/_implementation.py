@@ -41,7 +41,9 @@ def available() -> tuple[str, ...]:
 def use(name: str) -> str:
     """Switch to the implementation ``name`` and return the name of the previous one."""
     global current, name_in_use
-    before, current, name_in_use = name_in_use, _load(name), name
+    before = name_in_use
+    current = _load(name)
+    name_in_use = name
     return before
 
 

@@ -99,7 +99,8 @@ def _topic(name: str) -> pa.Array:
 
 def _timestamps(columns: Columns) -> pa.Array:
     data = pa.py_buffer(columns.timestamps)
-    numbers, bitmap = pa.Array.from_buffers(pa.int64(), columns.count, [None, data]), None
+    numbers = pa.Array.from_buffers(pa.int64(), columns.count, [None, data])
+    bitmap = None
     if columns.count and pc.min_max(numbers)["min"].as_py() < 0:  # -1 stands for none
         present = pc.not_equal(numbers, -1)
         bitmap = None if present.true_count == columns.count else present.buffers()[1]
@@ -415,9 +416,11 @@ def _headers_of(array: pa.Array) -> tuple[Any, ...]:
     if array.null_count and pc.sum(_lengths(array).filter(array.is_null())).as_py():
         # A null list whose offsets span headers: write it as an empty list.
         array = pa.array([item or [] for item in array.to_pylist()], array.type)
-    first, last = array.offsets[0].as_py(), array.offsets[count].as_py()
+    first = array.offsets[0].as_py()
+    last = array.offsets[count].as_py()
     if pa.types.is_map(array.type):
-        names, values = array.keys[first:last], array.items[first:last]
+        names = array.keys[first:last]
+        values = array.items[first:last]
     else:
         names, values = array.values[first:last].flatten()
     if names.null_count:

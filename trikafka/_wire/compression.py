@@ -304,7 +304,8 @@ def _write_lz4(view: memoryview, out: memoryview) -> int:
     out[:end] = _LZ4_HEAD
     for start in range(0, len(view), _LZ4_BLOCK):
         block = view[start : start + _LZ4_BLOCK]
-        begin, limit = end + 4, end + 4 + _lz4_bound(len(block))
+        begin = end + 4
+        limit = end + 4 + _lz4_bound(len(block))
         size = cramjam.lz4.compress_block_into(
             block, _output(out[begin:limit]), mode="fast", store_size=False
         )
@@ -341,7 +342,8 @@ def _xxh32_short(data: bytes) -> int:
     prime_3 = 3266489917
     prime_4 = 668265263
     prime_5 = 374761393
-    state, pos = prime_5 + len(data), 0
+    state = prime_5 + len(data)
+    pos = 0
     while pos + 4 <= len(data):
         state = state + int.from_bytes(data[pos : pos + 4], "little") * prime_3 & mask
         state = ((state << 17 | state >> 15) & mask) * prime_4 & mask
@@ -362,7 +364,8 @@ _LZ4_BLOCK = 65_536
 
 
 def _compress_snappy(data: Buffer, level: int | None) -> bytes:
-    view, blocks = memoryview(data), [_XERIAL_HEADER]
+    view = memoryview(data)
+    blocks = [_XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK):
         block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
         blocks += (len(block).to_bytes(4, "big"), block)
@@ -374,7 +377,8 @@ def _decompress_snappy(data: Buffer, limit: int, scratch: Scratch | None) -> Buf
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_MAGIC:
         return _decompress_snappy_block(view, limit)
-    out, pos = bytearray(), len(_XERIAL_HEADER)
+    out = bytearray()
+    pos = len(_XERIAL_HEADER)
     if len(view) < pos:
         raise ValueError("snappy header is cut")
     while pos < len(view):

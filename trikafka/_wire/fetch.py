@@ -29,8 +29,10 @@ from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint, read_endpoints
 _FLEXIBLE = 12
 _WITH_IDS = 13
 _MISSING = memoryview(b"")
-_INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
-_FRONT, _FRONT_V15 = struct.Struct(">iiiib"), struct.Struct(">iiib")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_FRONT = struct.Struct(">iiiib")
+_FRONT_V15 = struct.Struct(">iiib")
 _SESSION = struct.Struct(">ii")
 #: The session fields of a request without a session, and of one that begins a session.
 NO_SESSION, NEW_SESSION = (0, -1), (0, 0)
@@ -203,9 +205,12 @@ class FetchMessage(RawRequest):
 
 
 #: partition, (leader epoch,) fetch offset, (last fetched epoch,) (log start,) size(, no tags).
-_WANTED_V4, _WANTED_V5 = struct.Struct(">iqi"), struct.Struct(">iqqi")
-_WANTED_V9, _WANTED_V12 = struct.Struct(">iiqqi"), struct.Struct(">iiqiqib")
-_HEAD_V7, _PARTITION = struct.Struct(">hi"), struct.Struct(">ihqq")
+_WANTED_V4 = struct.Struct(">iqi")
+_WANTED_V5 = struct.Struct(">iqqi")
+_WANTED_V9 = struct.Struct(">iiqqi")
+_WANTED_V12 = struct.Struct(">iiqiqib")
+_HEAD_V7 = struct.Struct(">hi")
+_PARTITION = struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iq")
 _DIVERGING, _CURRENT_LEADER, _NODE_ENDPOINTS = 0, 1, 0  # tags
@@ -327,7 +332,8 @@ def is_damaged(records: memoryview) -> bool:
     """Return whether the first batch is invalid, no matter how much of it is here."""
     if len(records) < 17:
         return False
-    size, magic = _INT32.unpack_from(records, 8)[0], records[16]
+    size = _INT32.unpack_from(records, 8)[0]
+    magic = records[16]
     return bool(size < (49 if magic == 2 else 14) or magic > 2)
 
 

@@ -84,7 +84,8 @@ _OLDEST = {
 }
 
 _HEADER = struct.Struct(">hhi")
-_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
 #: From this size (bytes) on, a copy costs more than a piece of its own.
 _LARGE = 16_384
 #: The compact form of the usual counts.
@@ -287,7 +288,8 @@ def choose_version(
     """
     key = request.API_KEY
     offered = ranges.get(key)
-    low, high = _OLDEST.get(key, 0), request.max_version
+    low = _OLDEST.get(key, 0)
+    high = request.max_version
     if isinstance(request, ApiMessage):
         low = max(low, request._min_version or 0)
         high = min(
@@ -343,7 +345,8 @@ def encode_request(
             f"{request.name} v{version} cannot carry what it was given: {error}"
         ) from error
     response_class = _response_class(request.__class__)[version]
-    expects, asked = request.expect_response(), count_asked(request)
+    expects = request.expect_response()
+    asked = count_asked(request)
     kept = request if names_something(request) else None
     return EncodedRequest([frame], request.name, version, response_class, expects, 0, asked, kept)
 
@@ -482,7 +485,8 @@ def _decode(response_class: Any, body: memoryview, version: int) -> Any:
         return response_class.decode(bytes(body), version=version)
     # The body of the class's own decode(), which does not return where it ended: a field that
     # reaches beyond the end is silently cut.
-    flexible, whole = response_class.flexible_version_q(version), response_class[None]
+    flexible = response_class.flexible_version_q(version)
+    whole = response_class[None]
     if flexible and len(body) > _LONG_RUN and _has_endless_length(body):
         raise ValueError("a length in it does not end")
     decode = whole._struct.compiled_decode_from(

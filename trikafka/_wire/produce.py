@@ -19,7 +19,8 @@ from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint, read_endpoints
 
 _FLEXIBLE = 9
 _INT32 = struct.Struct(">i")
-_FRONT, _OUTCOME = struct.Struct(">hi"), struct.Struct(">ihqq")
+_FRONT = struct.Struct(">hi")
+_OUTCOME = struct.Struct(">ihqq")
 #: The end of a usual response about one batch: the partition's outcome and log start, no records,
 #: no message, no tags of partition and topic; the throttle time, no tags.
 _PLAIN = struct.Struct(">ihqqqBBBBiB")

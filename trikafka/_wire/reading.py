@@ -13,7 +13,8 @@ from uuid import UUID
 
 from ..errors import DamagedResponseError
 
-_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
 _LEADER = struct.Struct(">ii")
 #: The most tagged fields in one place; Kafka 4.4 has the same limit.
 MOST_TAGS = 10_000

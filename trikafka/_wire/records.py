@@ -242,7 +242,8 @@ class _Scan:
         self.rest: memoryview | None = None
 
     def scan(self) -> None:
-        pos, total = 0, len(self.view)
+        pos = 0
+        total = len(self.view)
         try:
             pos = self._go_on_within()
             while self.rest is None and total - (pos := self._walk(pos)) > f.LENGTH_END + 4:
@@ -459,7 +460,8 @@ def _are_whole(data: bytes, offsets: memoryview) -> bool:
 
 def _repair_names(columns: Columns) -> None:
     """Make every header name valid UTF-8, with U+FFFD for invalid bytes, as in Java."""
-    data, offsets = bytes(columns.header_name_data or b""), columns.header_name_offsets
+    data = bytes(columns.header_name_data or b"")
+    offsets = columns.header_name_offsets
     assert offsets is not None
     if data.isascii() or _are_whole(data, offsets):
         return

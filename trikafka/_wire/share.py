@@ -25,13 +25,16 @@ OPENS, CLOSES = 0, -1
 #: The first version with renewals and with the mode of acquiring.
 WITH_RENEWALS = 2
 _SHARE_FETCH, _SHARE_ACKNOWLEDGE = 78, 79
-_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
 _LIMITS = struct.Struct(">iiiiii")
 _MODE = struct.Struct(">bb")
 _RANGE = struct.Struct(">qq")
 _ACQUIRED = struct.Struct(">qqh")
 _LEADER = struct.Struct(">ii")
-_HEAD, _PARTITION = struct.Struct(">ih"), struct.Struct(">ih")
+_HEAD = struct.Struct(">ih")
+_PARTITION = struct.Struct(">ih")
 #: The fewest bytes of a topic and an endpoint in a response.
 _LEAST_TOPIC, _LEAST_ENDPOINT = 18, 11
 #: Elements that a response may always have.

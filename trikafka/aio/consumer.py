@@ -122,7 +122,7 @@ class Consumer(RecordTaker[Key, Value], OpenedClient):
         """
         self._check()
         self._client.arrow_batches(until, max_rows=max_rows, max_bytes=max_bytes)  # checks them
-        return ArrowBatches(self.batches(until), max_rows, max_bytes)
+        return ArrowBatches(self._guest, self.batches(until), max_rows, max_bytes)
 
     def partitions(self) -> PartitionStreams[Key, Value]:
         """Iterate over a :class:`PartitionStream` for each assigned partition.

@@ -186,7 +186,8 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
 
     async def _wait_ended(self) -> asyncio.CancelledError | None:
         """Wait for the end of the client, and of the guest if this was its last one."""
-        guest, host = self._guest_of(), self._host
+        guest = self._guest_of()
+        host = self._host
         cancelled = await host.ended.until_done(host.abandon)
         return await guest.wait_ended_shielded() or cancelled
 

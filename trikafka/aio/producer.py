@@ -431,7 +431,8 @@ class Producer(OpenedClient):
                 partition=partition,
             )
             return await cross(self._guest, enqueue)
-        name, number = plain_text(topic), whole(partition)
+        name = plain_text(topic)
+        number = whole(partition)
         waiting = _Waiting(record, began, (name, None), self._guest.loop.create_future())
         ack = await self._in_turn(waiting)
         if ack is None and waiting.place[1] is None and isinstance(number, int):
@@ -481,7 +482,8 @@ class Producer(OpenedClient):
 
         ``None``: the record has moved to the queue of its partition.
         """
-        place, number = waiting.place, whole(waiting.record[5])
+        place = waiting.place
+        number = whole(waiting.record[5])
         cancelled = False
         timeout: KafkaTimeoutError | None = None
         try:
@@ -506,7 +508,8 @@ class Producer(OpenedClient):
     def _check_turn(self, topic: str, partition: int | None) -> None:
         """Raise :exc:`trio.WouldBlock` if earlier records wait for the topic or the partition."""
         if self._behind and isinstance(topic, str):
-            name, number = plain_text(topic), whole(partition)
+            name = plain_text(topic)
+            number = whole(partition)
             if (name, None) in self._behind or (
                 isinstance(number, int) and (name, number) in self._behind
             ):

@@ -129,7 +129,7 @@ class PartitionStream(RecordTaker[Key, Value]):
         """
         self._check()
         self._client.arrow_batches(max_rows=max_rows, max_bytes=max_bytes)  # checks them
-        return ArrowBatches(StreamBatches(self), max_rows, max_bytes)
+        return ArrowBatches(self._guest, StreamBatches(self), max_rows, max_bytes)
 
     # --- leaving ---
 

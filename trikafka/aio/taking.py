@@ -83,7 +83,8 @@ class Gatherer(Protocol):
 class ArrowBatches:
     """An async iterator of :class:`pyarrow.Table`; made by :meth:`Consumer.arrow_batches`."""
 
-    def __init__(self, batches: Gatherer, max_rows: int, max_bytes: int) -> None:
+    def __init__(self, guest: Guest, batches: Gatherer, max_rows: int, max_bytes: int) -> None:
+        self._guest = guest
         self._batches = batches
         self._max_rows = max_rows
         self._max_bytes = max_bytes
@@ -96,7 +97,7 @@ class ArrowBatches:
         """Return the next table: wait for records, then add what else is buffered."""
         # pyarrow is loaded before records are taken, and no await follows that: nothing is lost.
         if not self._loaded:
-            await asyncio.to_thread(RecordBatch.empty().to_arrow)
+            await cross(self._guest, _load_arrow)
             self._loaded = True
         import pyarrow
 
@@ -107,3 +108,10 @@ class ArrowBatches:
         table = pyarrow.Table.from_batches(chunks)
         few = len(chunks) == 1 or table.num_rows >= _SMALL_CHUNK * len(chunks)
         return table if few else table.combine_chunks()
+
+
+# asyncio's own executor has few threads, and the program may have used them up, as it may have used
+# up those of Trio's default limiter.
+async def _load_arrow() -> None:
+    """Import pyarrow in a thread, on Trio's side: the import takes a while."""
+    await trio.to_thread.run_sync(RecordBatch.empty().to_arrow, limiter=trio.CapacityLimiter(1))

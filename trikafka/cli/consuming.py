@@ -145,7 +145,8 @@ class Consuming:
 
     async def _read(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         start = self._plan.start or Start(At.BEGINNING)
-        begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        begins = await consumer.beginning_offsets(places)
+        ends = await consumer.end_offsets(places)
         times = (
             await consumer.offsets_for_times(dict.fromkeys(places, start.value))
             if start.at is At.TIME

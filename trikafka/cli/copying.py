@@ -333,7 +333,8 @@ class Copying(Consuming):
         if isinstance(error, ArrowDeliveryError):
             self.delivered.add(error.partitions)
             later = " or later" if error.row is None else ""
-            where, reason = f"offset {offsets[error.row or 0]}{later}", f"{error.error}"
+            where = f"offset {offsets[error.row or 0]}{later}"
+            reason = f"{error.error}"
             if error.delivered:
                 self._warn_of_double(place, offsets[0])
         if place not in self._failed:

@@ -195,7 +195,8 @@ async def _partitions(
     (ends,) = await beside({"end offsets": admin.list_offsets(latest)})
 
     def row(tp: TopicPartition) -> dict[str, Any]:
-        at, end = committed.get(tp), ends.get(tp)
+        at = committed.get(tp)
+        end = ends.get(tp)
         lag = max(0, end.offset - at.offset) if at is not None and end is not None else None
         return {
             "topic": tp.topic,

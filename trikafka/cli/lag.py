@@ -57,7 +57,8 @@ def lag(
         async with open_admin(**common.settings(AdminConfig)) as admin:
             with stop.here():
                 while True:
-                    found, now = await _look(admin, list(names)), time.monotonic()
+                    found = await _look(admin, list(names))
+                    now = time.monotonic()
                     rows = _rows(found, before, now - then)
                     _show(_summed(rows) if by_group else rows, output, watch, by_group)
                     if not watch:

@@ -136,7 +136,8 @@ class Output:
         """Format and write a batch block by block, without a ``Record`` for each line."""
         if not self._block:
             self._block = bytearray(_BLOCK)
-        columns, parts = batch.columns, form.parts_of(batch.topic, batch.partition)
+        columns = batch.columns
+        parts = form.parts_of(batch.topic, batch.partition)
         row, stop = 0, columns.count
         while row < stop and not self._stopped:
             first = row

@@ -99,7 +99,8 @@ def move(
     """
     if bool(topics or off) is bool(plan) or (plan and (brokers or replicas)):
         raise click.UsageError("give --topic or --off, or --file alone")
-    chosen, given = parse_topics(topics), _numbers(brokers, "--to")
+    chosen = parse_topics(topics)
+    given = _numbers(brokers, "--to")
     emptied = _numbers(off, "--off") or []
     if both := [each for each in given or () if each in emptied]:
         raise click.UsageError(f"broker {both[0]} is in --to and in --off: choose one")

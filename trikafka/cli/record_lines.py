@@ -188,7 +188,8 @@ VALUE_FORMATS = ("text", "json", "hex", "base64")
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN = re.compile(r"%(.)|\\x([0-9A-Fa-f]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
 #: The signs of formats, as of kcat. Topic and partition are the same for all records of a batch.
-_TOPIC, _PARTITION = ord("t"), ord("p")
+_TOPIC = ord("t")
+_PARTITION = ord("p")
 _JSON_TOPIC = ord("j")
 _SIGNS = "tpoTkshKSR"
 

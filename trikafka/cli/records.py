@@ -56,7 +56,8 @@ def delete(
 
     Without --execute, the command deletes nothing and shows what it would delete.
     """
-    place, chosen = parse_place(before, "--before"), parse_topics(topics)
+    place = parse_place(before, "--before")
+    chosen = parse_topics(topics)
     if isinstance(place, Shift):
         raise click.BadParameter("+N and -N count from a group's offset", param_hint="--before")
     if not chosen:

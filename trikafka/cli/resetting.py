@@ -172,7 +172,9 @@ async def offsets_at(
             warn(f"{why}: the end is used")
     found = {}
     for tp in partitions:
-        begin, end, at_time = begins[tp], ends[tp], times.get(tp)
+        begin = begins[tp]
+        end = ends[tp]
+        at_time = times.get(tp)
         assert begin is not None
         assert end is not None
         if isinstance(place, Shift):
@@ -222,7 +224,8 @@ def reset_offsets(
 
     Without --execute nothing is changed: the table shows what would be.
     """
-    place, chosen = parse_place(to), parse_topics(topics)
+    place = parse_place(to)
+    chosen = parse_topics(topics)
     if bool(chosen) is all_topics:
         raise click.UsageError("give --topic, or --all-topics")
 

@@ -132,7 +132,8 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
     lookups = logging.getLogger("trikafka.offsets")
 
     async def supervised() -> tuple[int | None, Exception | None]:
-        stop, failed = Stop(), None
+        stop = Stop()
+        failed = None
 
         async def listen() -> None:
             async for number in signals:

@@ -195,7 +195,8 @@ def reset_offsets(
 
     Without --execute nothing is changed: the table shows what would be.
     """
-    place, wanted = parse_place(to), parse_topics(topics)
+    place = parse_place(to)
+    wanted = parse_topics(topics)
     if not wanted:
         raise click.UsageError("which topic? give --topic")
 

@@ -31,8 +31,10 @@ def rows_of(
     Returns:
         The rows; ``None`` if a part is neither text, a number in its range, nor null.
     """
-    key_column, value_column = _column(keys), _column(values)
-    times, explicit = _numbers("q", timestamps), _numbers("i", partitions)
+    key_column = _column(keys)
+    value_column = _column(values)
+    times = _numbers("q", timestamps)
+    explicit = _numbers("i", partitions)
     if key_column is None or value_column is None or times is None or explicit is None:
         return None
     columns = Columns(

@@ -170,7 +170,8 @@ async def _made(admin: Admin, names: list[str]) -> dict[str, list[PartitionInfo]
 def _size(partitions: list[PartitionInfo]) -> str:
     if not partitions:
         return ""
-    count, copies = len(partitions), _replicas(partitions)
+    count = len(partitions)
+    copies = _replicas(partitions)
     return (
         f", {count} partition{'s' * (count != 1)}, {copies} "
         f"{'copy' if copies == 1 else 'copies'} of each"

@@ -829,7 +829,8 @@ class ShareConsumerConfig(ClientConfig):
 
 def _hint(name: str, client: type[ClientConfig]) -> str:
     """Return a hint about a setting of another client of trikafka, or of another library."""
-    whose, rule = _whose(name, client), rule_of(name)
+    whose = _whose(name, client)
+    rule = rule_of(name)
     if whose or rule is None:
         return whose
     if rule.setting in settings_of(client):  # type: ignore[arg-type]  # as above

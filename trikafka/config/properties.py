@@ -291,7 +291,8 @@ def _as_librdkafkas_producer(settings: Mapping[str, Any]) -> dict[str, object]:
     in_flight = settings.get("max_in_flight_requests_per_connection")
     if _is_number(in_flight) and in_flight > most:
         added["max_in_flight_requests_per_connection"] = most
-    delivery, defaults = settings.get("delivery_timeout_ms"), settings_of(ProducerConfig)
+    delivery = settings.get("delivery_timeout_ms")
+    defaults = settings_of(ProducerConfig)
     linger = settings.get("linger_ms", defaults["linger_ms"].default)
     request = settings.get("request_timeout_ms", defaults["request_timeout_ms"].default)
     # A value that is not a number is an error when the client opens, and not here.
@@ -368,7 +369,8 @@ def _take_serialization(
                     wrong.append(f"{name!r} is not supported: {_ENCODE}")
         if not isinstance(rest.get(dotted), str):
             continue
-        given, reads = plain(str(rest.pop(dotted))), dotted.endswith("deserializer")
+        given = plain(str(rest.pop(dotted)))
+        reads = dotted.endswith("deserializer")
         kind = given.rpartition(".")[2].removesuffix("Deserializer" if reads else "Serializer")
         if kind == "String":  # no serializer is needed: a producer refuses text that is not encoded
             settings.update({dotted.replace(".", "_"): bytes.decode} if reads else {})

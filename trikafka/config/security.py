@@ -391,7 +391,8 @@ class SecurityConfig:
             raise ConfigurationError(
                 "sasl_oauth_client_id and sasl_oauth_client_secret need each other"
             )
-        key, file = self.sasl_oauth_assertion_private_key_file, self.sasl_oauth_assertion_file
+        key = self.sasl_oauth_assertion_private_key_file
+        file = self.sasl_oauth_assertion_file
         if key is None and file is None:
             raise ConfigurationError(
                 f"sasl_oauth_grant_type='jwt-bearer' needs {begins}private_key_file, or "

@@ -56,7 +56,8 @@ def take_security(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     Raises:
         ConfigurationError: A property is wrong. The error shows no secret.
     """
-    rest, settings = dict(properties), dict[str, Any]()
+    rest = dict(properties)
+    settings = dict[str, Any]()
     for take in (
         _take_versions,
         _take_grant,

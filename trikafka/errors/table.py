@@ -57,7 +57,11 @@ _FATAL = frozenset(
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     )
 )
-_E, _B, _R, _M, _C = ErrorCode, BrokerResponseError, True, True, True
+_E = ErrorCode
+_B = BrokerResponseError
+_R = True
+_M = True
+_C = True
 _UNKNOWN = _Row("the broker answered with a code that trikafka does not know")
 _TABLE: dict[int, _Row] = {
     _E.UNKNOWN_SERVER_ERROR: _Row("the broker failed in a way it does not name"),

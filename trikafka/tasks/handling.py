@@ -361,7 +361,8 @@ class Handling:
             RecordTooLargeError: ``refused``, in a transaction, or if the policy is to raise.
         """
         assert self._dead_letter is not None
-        how, topic = self._dead_letter.too_large, self._dead_letter.topic
+        how = self._dead_letter.too_large
+        topic = self._dead_letter.topic
         if how == "raise":
             raise refused
         if how == "truncate" and letter.shorten():

@@ -58,7 +58,8 @@ class PartitionTask(StreamTask):
         )
 
     async def _receive_all(self) -> None:
-        batches, order = self._stream.batches(), self._workers.order
+        batches = self._stream.batches()
+        order = self._workers.order
         budget = TimeoutBudget(self._name, [self._timer], Retry(self._config))
         while not self._over:
             try:

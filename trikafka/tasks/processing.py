@@ -98,7 +98,8 @@ async def process(
     await budget("settling what the last call left open").until_done(
         partial(settle, consumer, producer)
     )
-    receiving, transacting = budget("the receive"), budget("the transaction")
+    receiving = budget("the receive")
+    transacting = budget("the transaction")
     # A round is one transaction between two receives. The consumer serves rebalances only in its
     # receives, so there is none while a transaction is open. Therefore the transaction commits only
     # positions of partitions that this member still owns. (The group's coordinator checks that once

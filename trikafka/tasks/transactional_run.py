@@ -264,7 +264,8 @@ class TransactionalRun:
     async def _round(self, work: TransactionRound, nursery: trio.Nursery) -> None:
         with self._shutdown.waits.scope():
             await work.receive(self._wake_tasks(nursery))
-        batch, todo = work.last, dict[_Task, list[RecordBatch]]()
+        batch = work.last
+        todo = dict[_Task, list[RecordBatch]]()
         while batch is not None:
             todo.setdefault(self._task(TopicPartition(batch.topic, batch.partition)), []).append(
                 batch
@@ -355,10 +356,12 @@ class TransactionalRun:
 
         Returns the seconds until the next wait is over.
         """
-        assigned, paused = self._consumer.assignment(), self._consumer.paused()
+        assigned = self._consumer.assignment()
+        paused = self._consumer.paused()
         for tp in self._tasks.keys() - assigned:
             self._drop(tp)
-        now, turns = trio.current_time(), list[float]()
+        now = trio.current_time()
+        turns = list[float]()
         for tp in assigned:
             task = self._task(tp)
             if not task.ready and not task.begun:

@@ -207,7 +207,8 @@ def control_batch(producer_id: int, producer_epoch: int, *, commit: bool, timest
         commit: True for a commit, False for an abort.
         timestamp: Milliseconds since the epoch.
     """
-    key, value = struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0)
+    key = struct.pack(">hh", 0, int(commit))
+    value = struct.pack(">hi", 0, 0)
     batch = encode_batch(
         [(key, value)],
         timestamp=timestamp,

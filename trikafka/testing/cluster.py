@@ -239,7 +239,8 @@ class ScriptedCluster:
         await trio.lowlevel.checkpoint()
         if self.dial_delay:
             await trio.sleep(self.dial_delay)
-        now, node_id = trio.current_time(), node.node_id if node else None
+        now = trio.current_time()
+        node_id = node.node_id if node else None
         if node is not None and node.state is NodeState.LOST:
             self.dials.append((now, node_id, "lost"))
             await trio.sleep_forever()

@@ -54,7 +54,9 @@ def _session(
     call: ScriptedCall,
 ) -> tuple[ScriptedFetchSession | None, dict[PartKey, SessionPartition], int]:
     """Return the session of a request, the partitions to fetch, and an error code or 0."""
-    request, sessions, by_id = call.request, call.node.sessions, call.version >= 13
+    request = call.request
+    sessions = call.node.sessions
+    by_id = call.version >= 13
     if request.session_epoch in (FINAL, INITIAL):
         wanted = asked(request, by_id)
         sessions.close(request.session_id)
@@ -234,5 +236,6 @@ def _cut(batches: list[StoredBatch], limit: int, *, first: bool) -> tuple[bytes,
     for batch in batches:
         if size >= limit:
             break
-        size, upto = size + len(batch.data), batch.end
+        size += len(batch.data)
+        upto = batch.end
     return b"".join(batch.data for batch in batches)[:limit], upto

@@ -380,7 +380,8 @@ class ModernGroup:
         ):
             return
         target = self.target.get(member.member_id, frozenset())
-        kept, given_up = member.assigned & target, member.assigned - target
+        kept = member.assigned & target
+        given_up = member.assigned - target
         member.revoking = frozenset()
         member.revoke_until = math.inf
         if given_up and (owned is None or owned & given_up):

@@ -20,7 +20,8 @@ async def update_features(call: ScriptedCall) -> Message:
     """Change levels: all, or none."""
     quorum = call.state.quorum
     code = call.error()
-    message, levels = None, dict(quorum.features)
+    message = None
+    levels = dict(quorum.features)
     for item in [] if code else call.request.feature_updates:
         level, low, high = levels.get(item.feature, (0, 0, 0))
         falls = item.max_version_level < level
@@ -42,7 +43,8 @@ async def update_features(call: ScriptedCall) -> Message:
 async def describe_quorum(call: ScriptedCall) -> Message:
     """Describe the quorum; node 0 leads it."""
     code = call.error()
-    quorum, now = call.state.quorum, call.state.clock()
+    quorum = call.state.quorum
+    now = call.state.clock()
     voters = [_replica(node_id, number, now) for node_id, number in sorted(quorum.voters.items())]
     observers = [
         _replica(node.node_id, directory_of(node.node_id), now)
@@ -82,7 +84,8 @@ def _replica(node_id: int, directory: uuid.UUID, now: int) -> dict[str, Any]:
 
 async def add_raft_voter(call: ScriptedCall) -> Message:
     """Add a voter; a node that votes already is refused."""
-    voters, asked = call.state.quorum.voters, call.request.voter_id
+    voters = call.state.quorum.voters
+    asked = call.request.voter_id
     code = call.error() or (ErrorCode.DUPLICATE_VOTER if asked in voters else 0)
     if not code:
         voters[asked] = call.request.voter_directory_id
@@ -91,7 +94,8 @@ async def add_raft_voter(call: ScriptedCall) -> Message:
 
 async def remove_raft_voter(call: ScriptedCall) -> Message:
     """Remove a voter; node and directory must both fit."""
-    voters, asked = call.state.quorum.voters, call.request.voter_id
+    voters = call.state.quorum.voters
+    asked = call.request.voter_id
     fits = asked in voters and voters[asked] == call.request.voter_directory_id
     code = call.error() or (0 if fits else ErrorCode.VOTER_NOT_FOUND)
     if not code:

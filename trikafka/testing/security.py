@@ -183,7 +183,9 @@ async def create_delegation_token(call: ScriptedCall) -> Message:
     """Make a token of ``User:scripted``, or of the owner that the request names."""
     if code := call.error():
         return call.respond(error_code=code, hmac=b"")
-    security, request, now = call.state.security, call.request, call.state.clock()
+    security = call.state.security
+    request = call.request
+    now = call.state.clock()
     own = call.version >= 3 and request.owner_principal_name
     number = next(security.numbers)
     lifetime = 7 * _DAY_MS if request.max_lifetime_ms < 0 else request.max_lifetime_ms
@@ -220,7 +222,8 @@ async def expire_delegation_token(call: ScriptedCall) -> Message:
 
 
 def _set_expiry(call: ScriptedCall, period: int) -> Message:
-    tokens, secret = call.state.security.tokens, bytes(call.request.hmac)
+    tokens = call.state.security.tokens
+    secret = bytes(call.request.hmac)
     if code := call.error() or (0 if secret in tokens else ErrorCode.DELEGATION_TOKEN_NOT_FOUND):
         return call.respond(error_code=code, expiry_timestamp_ms=-1)
     token = tokens[secret]

@@ -168,7 +168,8 @@ def _session(call: ScriptedCall, *, fetches: bool) -> ScriptedShareSession:
     request, shares = call.request, call.state.shares
     if call.fail is not None and call.fail.topic is None:
         raise ScriptedShareError(call.fail.code, "scripted")
-    epoch, node_id = request.share_session_epoch, call.node.node_id
+    epoch = request.share_session_epoch
+    node_id = call.node.node_id
     acknowledges = any(batches for _, batches in _named(call))
     if fetches and call.version >= 2 and request.is_renew_ack:
         limits = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
@@ -264,8 +265,10 @@ def _acquire(call: ScriptedCall, part: Part, most: int) -> tuple[dict[str, Any],
     if most <= 0:
         return answer, 0
     exact = call.version >= 2 and call.request.share_acquire_mode == 1
-    now, taken = trio.current_time(), 0
-    data, ranges = b"", list[list[int]]()
+    now = trio.current_time()
+    taken = 0
+    data = b""
+    ranges = list[list[int]]()
     for batch in log.read(max(shared.start, log.start), log.end):
         if taken >= most:
             break

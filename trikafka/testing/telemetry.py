@@ -21,7 +21,8 @@ async def get_telemetry_subscriptions(call: ScriptedCall) -> Message:
     """Return the metrics and the interval that the test has set; assign missing client ids."""
     if code := call.error():
         return call.respond(error_code=code)
-    wanted, asked = call.state.telemetry, call.request.client_instance_id
+    wanted = call.state.telemetry
+    asked = call.request.client_instance_id
     if asked in (None, _NO_ID):  # kafka-python reads a zero id as None
         wanted.clients += 1
         given = uuid.uuid5(_NO_ID, f"client {wanted.clients}")

@@ -196,7 +196,8 @@ def _create(call: ScriptedCall, item: Any) -> dict[str, Any]:
     state = call.state
     partitions = len(item.assignments) or (1 if item.num_partitions == -1 else item.num_partitions)
     replication = 1 if item.replication_factor == -1 else item.replication_factor
-    code, message = call.error(item.name), None
+    code = call.error(item.name)
+    message = None
     if not code:
         code, message = _objection(call, item.name, partitions, replication)
     answer = {"name": item.name, "error_code": code, "error_message": message}

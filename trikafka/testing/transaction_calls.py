@@ -164,7 +164,8 @@ def admit(call: ScriptedCall, name: str | None, producer: Identity, target: Targ
     Newer requests add the target to the transaction themselves (KIP-890). For older ones it must
     have been added before.
     """
-    transactions, api = call.state.transactions, call.request.API_KEY
+    transactions = call.state.transactions
+    api = call.request.API_KEY
     coordinator = call.state.coordinator_of(name or "")
     if coordinator is None:
         return ErrorCode.NOT_ENOUGH_REPLICAS if api == 0 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

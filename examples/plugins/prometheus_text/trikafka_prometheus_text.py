@@ -57,14 +57,17 @@ class PrometheusText:
             for line in self._histogram(labels, buckets)
         ]
         for name, client in clients.items():
-            kind, statistics = type(client).__name__.lower(), client.statistics()
+            kind = type(client).__name__.lower()
+            statistics = client.statistics()
             for field in dataclasses.fields(statistics):
                 value = getattr(statistics, field.name)
                 lines += _gauges(f"trikafka_{kind}_{field.name}", {"client": name}, value)
         return "\n".join(lines) + "\n"
 
     def _histogram(self, labels, buckets):
-        name, inner, total = "trikafka_batch_delivery_seconds", labels[1:-1], 0
+        name = "trikafka_batch_delivery_seconds"
+        inner = labels[1:-1]
+        total = 0
         for limit, number in zip((*_BUCKETS, "+Inf"), buckets, strict=True):
             total += number
             yield f'{name}_bucket{{{inner},le="{limit}"}} {total}'

@@ -18,7 +18,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    parent, command = int(sys.argv[1]), sys.argv[2:]
+    parent = int(sys.argv[1])
+    command = sys.argv[2:]
     if sys.platform == "linux":
         _die_with_parent()
     if os.getppid() != parent or not os.read(0, 1):

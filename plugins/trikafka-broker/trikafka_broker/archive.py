@@ -27,7 +27,8 @@ _ROOM = 500_000_000
 #: Failed attempts to write an archive after which no further one is made.
 _ATTEMPTS = 3
 _FILE, _HASH = "classes.jsa", "classes.sha256"
-_WRITE, _USE = "-XX:ArchiveClassesAtExit=", "-XX:SharedArchiveFile="
+_WRITE = "-XX:ArchiveClassesAtExit="
+_USE = "-XX:SharedArchiveFile="
 # Java reports an unused archive on its standard output, which belongs to the program.
 _QUIET = ("-Xlog:cds*=off", "-Xlog:cds*=off:stderr")
 

@@ -503,7 +503,8 @@ class KafkaCluster:
         if os.getpid() != self._owner:
             return  # this process is a fork of the one that owns the brokers
         atexit.unregister(self.close)
-        directory, temporary = self._directory, self.settings.directory is None
+        directory = self._directory
+        temporary = self.settings.directory is None
         if directory is not None and not self._removes(directory):
             self.stop()
         for broker in self.brokers:

@@ -88,7 +88,8 @@ class Ivy:
         log_file: Path,
         report: Callable[[str], None],
     ) -> int:
-        settings, module = target / "ivysettings.xml", target / "ivy.xml"
+        settings = target / "ivysettings.xml"
+        module = target / "ivy.xml"
         settings.write_text(_SETTINGS, encoding="ascii")
         module.write_text(_module(version, without), encoding="ascii")
         command = [

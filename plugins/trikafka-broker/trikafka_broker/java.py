@@ -79,5 +79,6 @@ def parse_version(text: str) -> int:
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if match is None:
         raise JavaError(f"The output of java -version names no version: {text.strip()[:200]!r}")
-    first, second = int(match[1]), match[2]
+    first = int(match[1])
+    second = match[2]
     return int(second) if first == 1 and second else first

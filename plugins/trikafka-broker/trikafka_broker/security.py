@@ -207,7 +207,8 @@ def _pkcs8(key: bytes) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
     loaded = serialization.load_pem_private_key(key, None)
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    encoding = serialization.Encoding.PEM
+    form = serialization.PrivateFormat.PKCS8
     return bytes(loaded.private_bytes(encoding, form, serialization.NoEncryption()))
 
 

@@ -178,7 +178,8 @@ def server_properties(
 
 
 def _replication(brokers: int) -> dict[str, object]:
-    factor, minimum = min(3, brokers), min(2, brokers)
+    factor = min(3, brokers)
+    minimum = min(2, brokers)
     return {
         "default.replication.factor": factor,
         "offsets.topic.replication.factor": factor,

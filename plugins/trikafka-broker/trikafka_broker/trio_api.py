@@ -18,6 +18,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+# The limiter is the call's own: the program may have used up the tokens of Trio's, and a broker must
+# still be stopped.
+async def _in_thread(function: Callable[[], T]) -> T:
+    return await trio.to_thread.run_sync(function, limiter=trio.CapacityLimiter(1))
+
+
 def in_thread(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
@@ -30,7 +36,7 @@ def in_thread(
     @wraps(method)
     async def call(self: Broker | Cluster, /, *args: P.args, **kwargs: P.kwargs) -> T:
         own: Callable[P, T] = getattr(self.sync, method.__name__)
-        return await trio.to_thread.run_sync(partial(own, *args, **kwargs))
+        return await _in_thread(partial(own, *args, **kwargs))
 
     return call
 
@@ -126,11 +132,11 @@ class Cluster:
         """
         cluster = KafkaCluster(**options)
         try:
-            await trio.to_thread.run_sync(cluster.start)
+            await _in_thread(cluster.start)
             yield cls(cluster)
         finally:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(cluster.close)
+                await _in_thread(cluster.close)
 
     @property
     def bootstrap_servers(self) -> str:

@@ -76,7 +76,8 @@ def _with_nulls(column: pa.ListArray) -> pa.ListArray:
     # Not at the top: Spark starts a process to plan each stream, which needs no pyarrow.compute.
     import pyarrow.compute as pc
 
-    names, values = column.values.field(0), column.values.field(1)
+    names = column.values.field(0)
+    values = column.values.field(1)
     entries = pa.StructArray.from_arrays([names, values], fields=list(_HEADERS.value_type))
     none = pc.equal(pc.list_value_length(column), 0)
     return pa.ListArray.from_arrays(column.offsets, entries, type=_HEADERS, mask=none)

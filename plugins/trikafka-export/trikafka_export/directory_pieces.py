@@ -131,7 +131,8 @@ class RangeWork(PieceLog):
         """Give the files of a decided piece their names, durably, where that is not done yet."""
         folders: set[Path] = set()
         for file in piece.files:
-            final, staged = self._root / file.name, self._folder / file.staged
+            final = self._root / file.name
+            staged = self._folder / file.staged
             # Sync the folders even of a file that is published already: the worker that published
             # it may have been killed before its sync.
             folders |= {self._root / parent for parent in Path(file.name).parents[:-1]} or {

@@ -161,7 +161,8 @@ async def open_exporter(
 ) -> AsyncIterator[Exporter]:
     """Open an exporter: the work of :func:`trikafka.open_exporter`, which has the arguments."""
     sink_options = hidden_options(sink_options)
-    names, where = _names(topics), path_of(destination)
+    names = _names(topics)
+    where = path_of(destination)
     _check_whole("max_records_per_file", max_records_per_file, 1)
     _check_whole("min_records_per_file", min_records_per_file, 1)
     _check_whole("min_bytes_per_file", min_bytes_per_file, 1)
@@ -223,14 +224,15 @@ async def check_export(
     deep: bool,
 ) -> ExportCheck:
     """Check a destination: the work of :func:`trikafka.check_export`, which has the arguments."""
-    where, options = path_of(destination), hidden_options(sink_options)
+    where = path_of(destination)
+    options = hidden_options(sink_options)
     all_topics = isinstance(topics, Collection) and not isinstance(topics, str) and not topics
     wanted = [] if all_topics else _names(topics)
-    if (
-        "format" not in options
-        and (format := await trio.to_thread.run_sync(_format_in, where)) is not None
-    ):
-        options["format"] = format
+    if "format" not in options:
+        # The program's own threads may have used up Trio's default limiter.
+        format = await trio.to_thread.run_sync(_format_in, where, limiter=trio.CapacityLimiter(1))
+        if format is not None:
+            options["format"] = format
     sink: Sink = find_sink(where, options, plugins)
     if not isinstance(sink, CheckableSink):
         raise PluginError(f"the sink for {where!r} cannot check a destination")

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 #: Days since 1970 of the first and the last date with a year of four digits.
-_FIRST_DAY, _LAST_DAY, _DAY_US = -719_162, 2_932_896, 86_400_000_000
+_FIRST_DAY = -719_162
+_LAST_DAY = 2_932_896
+_DAY_US = 86_400_000_000
 #: The key, in a plan's format, of one more folder. The files of a plan that follows an abandoned
 #: one go there, because they may have the same names as files of the abandoned plan.
 AGAIN = "again"

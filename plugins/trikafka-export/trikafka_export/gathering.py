@@ -84,7 +84,8 @@ class Gathering:
         offsets: dict[str, int] = {}
         sizes: dict[str, int] = {}
         for result in results:
-            topic, written = result.planned.topic, sum(file.bytes for file in result.files)
+            topic = result.planned.topic
+            written = sum(file.bytes for file in result.files)
             if written:
                 offsets[topic] = offsets.get(topic, 0) + result.reached - result.planned.start
                 sizes[topic] = sizes.get(topic, 0) + written

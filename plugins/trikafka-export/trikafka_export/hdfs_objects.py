@@ -161,7 +161,8 @@ class HdfsObjects(Objects):
 
     def swap(self, name: str, body: bytes, version: Any) -> Any:
         """Write the body of a new version, and make it the current one."""
-        cell, new = self._path(name + _CELL), str(uuid.uuid4())
+        cell = self._path(name + _CELL)
+        new = str(uuid.uuid4())
         try:
             with self._said(name):
                 try:
@@ -194,7 +195,8 @@ class HdfsObjects(Objects):
 
     def publish(self, source: str, target: str, size: int) -> None:
         """Rename a staged file to its final name."""
-        staged, final = self._path(source), self._path(target)
+        staged = self._path(source)
+        final = self._path(target)
         for last in (False, True):
             try:
                 with self._said(source):
@@ -302,7 +304,8 @@ class HdfsObjects(Objects):
             make: Creates the file or cell at the path that it gets.
             is_own: Returns whether the object under the new name is the one made here.
         """
-        aside, path = self._path(f"{_ASIDE}{uuid.uuid4()}"), self._path(target)
+        aside = self._path(f"{_ASIDE}{uuid.uuid4()}")
+        path = self._path(target)
         try:
             with self._said(name):
                 make(aside)

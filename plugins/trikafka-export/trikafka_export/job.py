@@ -149,7 +149,8 @@ class ExportJob:
 
         Raises :exc:`ExportIncompleteError` when some partitions could not be exported.
         """
-        started, begun = plans.now(), trio.current_time()
+        started = plans.now()
+        begun = trio.current_time()
         self._began = begun
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
@@ -173,7 +174,8 @@ class ExportJob:
 
         Reads nothing.
         """
-        started, begun = plans.now(), trio.current_time()
+        started = plans.now()
+        begun = trio.current_time()
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
             sink = self.sink

@@ -180,7 +180,8 @@ class PieceLog(ABC):
         Args:
             error: Why the range is not done, if it is not.
         """
-        planned, pieces = self._planned, self.pieces()
+        planned = self._planned
+        pieces = self.pieces()
         written: list[WrittenFile] = []
         letters: list[WrittenFile] = []
         at = planned.start

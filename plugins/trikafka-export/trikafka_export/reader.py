@@ -255,7 +255,8 @@ def close_kept() -> None:
 def _after_fork() -> None:
     """Forget the reader in a fork, which has no threads."""
     global _kept, _keeping
-    _kept, _keeping = None, threading.Lock()
+    _kept = None
+    _keeping = threading.Lock()
 
 
 atexit.register(close_kept)

@@ -349,7 +349,8 @@ class _Reading:
         beginning: int = (await consumer.beginning_offsets([self._tp]))[self._tp]
         end: int = (await consumer.end_offsets([self._tp]))[self._tp]
         if beginning > self._position or end < self._end:
-            first, last = max(self._position, beginning), min(self._end, end)
+            first = max(self._position, beginning)
+            last = min(self._end, end)
             self._lost(
                 (
                     f"{self._tp} holds the offsets [{beginning}, {end}), but [{self._position}, "

@@ -258,7 +258,8 @@ class FileSink:
             ConfigurationError: An option contradicts the format of the destination.
             TrikafkaError: No topic has a schema.
         """
-        parsing, topics = self._options.parsing, list(dict.fromkeys(each.topic for each in wanted))
+        parsing = self._options.parsing
+        topics = list(dict.fromkeys(each.topic for each in wanted))
         check_letters(parsing, [*topics, *state.topic_ids])
         format = with_schemas(
             pinned(state, self._options, self.title, self.format, self._files.suffix)
@@ -358,7 +359,9 @@ class FileSink:
         client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
         strict = bool(settings.get("fail_on_data_loss", True))
         reading = ParsingOptions(own.parsing.registry, own.parsing.dead_letter_topic)
-        ids, title, place = plan.topic_ids, self._store.title, self._store.place(plan)
+        ids = plan.topic_ids
+        title = self._store.title
+        place = self._store.place(plan)
         return [
             WriteTask(
                 title,

@@ -236,7 +236,8 @@ def _adopted(task: WriteTask, work: PieceLog) -> list[ExportPiece]:
 
     That format wrote a range as one file, without records. The file's footer must name the range.
     """
-    planned, final = task.planned, Path(task.root) / task.planned.name
+    planned = task.planned
+    final = Path(task.root) / task.planned.name
     if (
         task.place is not None
         or task.format.get("name", "parquet") != "parquet"

@@ -314,7 +314,8 @@ def _refusal(
     options: WriteOptions, waiting: _Waiting, lost: dict[Part, TrikafkaError], committed: int
 ) -> str:
     """Return the error's text: the state of the write, the cause, and what to do."""
-    limit, unknown = options.settings.get("transaction_timeout_ms"), _undecided(lost)
+    limit = options.settings.get("transaction_timeout_ms")
+    unknown = _undecided(lost)
     if unknown:
         seen = (
             f"{committed} of {len(waiting)} parts of this write are committed, and the state of "

@@ -139,7 +139,8 @@ def _settings(
     client: type[ConsumerConfig] | type[ProducerConfig],
     warn: bool,
 ) -> dict[str, Any]:
-    given, unused = dict[str, str](), list[str]()
+    given = dict[str, str]()
+    unused = list[str]()
     for name, value in kafka.items():
         if why := refused.get(name):
             raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {why}")

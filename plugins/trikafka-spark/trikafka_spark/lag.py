@@ -38,7 +38,8 @@ def stream_lag(
 
     found: dict[TopicPartition, int] = {}
     for source in _progress(query).get("sources") or ():
-        latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
+        latest = _offsets(source.get("latestOffset"))
+        end = _offsets(source.get("endOffset"))
         if latest is None or end is None:
             continue
         for topic, partitions in latest.items():

@@ -167,7 +167,8 @@ def _checked(
         )
     if fail_on_data_loss and start > stop:
         raise TrikafkaError(f"the read of {tp} would start at offset {start}, after its end {stop}")
-    start, stop = max(start, beginning), min(stop, end)
+    start = max(start, beginning)
+    stop = min(stop, end)
     return OffsetRange(tp.topic, tp.partition, start, max(start, stop))
 
 

@@ -147,7 +147,8 @@ def _to_json(error: BaseException, depth: int = 0) -> dict[str, Any]:
 
 
 def _from_json(body: Mapping[str, Any]) -> Exception:
-    name, text = str(body["class"]), str(body["text"])
+    name = str(body["class"])
+    text = str(body["text"])
     cls = vars(errors).get(name) or vars(format_errors).get(name)
     if not (isinstance(cls, type) and issubclass(cls, TrikafkaError)):
         return RuntimeError(f"{name}: {text}")

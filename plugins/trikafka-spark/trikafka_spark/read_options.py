@@ -114,7 +114,8 @@ def read_options(
     settings = consumer_settings(given.kafka, warn)
     assign, subscribe, pattern = _chosen(given)
     if streaming:
-        starting, ending = _streaming_bounds(given), Bound(everywhere=LATEST)
+        starting = _streaming_bounds(given)
+        ending = Bound(everywhere=LATEST)
     else:
         starting, ending = _batch_bounds(given)
         if warn:
@@ -166,7 +167,8 @@ def _chosen(given: QueryOptions) -> tuple[tuple[TopicPartition, ...], tuple[str,
 
 
 def _batch_bounds(given: QueryOptions) -> tuple[Bound, Bound]:
-    starting, ending = _bound(given, "starting", EARLIEST), _bound(given, "ending", LATEST)
+    starting = _bound(given, "starting", EARLIEST)
+    ending = _bound(given, "ending", LATEST)
     if LATEST in starting.specials:
         raise ConfigurationError("startingOffsets must not be 'latest' (-1) in a batch query")
     if EARLIEST in ending.specials:
@@ -199,7 +201,8 @@ def _check_order(starting: Bound, ending: Bound) -> None:
             f"endingTimestamp {ending.timestamp} is before startingTimestamp {starting.timestamp}"
         )
     for tp in {*starting.timestamps, *ending.timestamps}:
-        first, last = starting.time_of(tp), ending.time_of(tp)
+        first = starting.time_of(tp)
+        last = ending.time_of(tp)
         if first is not None and last is not None and last < first:
             raise ConfigurationError(
                 f"the ending timestamp {last} of {tp} is before its starting timestamp {first}"
@@ -222,7 +225,8 @@ def _bound(given: QueryOptions, which: str, default: int) -> Bound:
 
 
 def _rates(given: QueryOptions) -> Rates:
-    most, least = given.whole("maxOffsetsPerTrigger"), given.whole("minOffsetsPerTrigger")
+    most = given.whole("maxOffsetsPerTrigger")
+    least = given.whole("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise ConfigurationError(
             f"minOffsetsPerTrigger ({least}) must not be above maxOffsetsPerTrigger ({most})"

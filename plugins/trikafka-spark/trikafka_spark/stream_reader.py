@@ -156,7 +156,9 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
 
         Lost records raise or are logged, as ``failOnDataLoss`` says.
         """
-        starts, ends, ids = from_json(start), from_json(end), ids_of(start)
+        starts = from_json(start)
+        ends = from_json(end)
+        ids = ids_of(start)
         again = not self._planning and self._initial is not None and self._moves
         self._planning = True
         planned = self._ask(
@@ -218,7 +220,8 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
         options = self._options
         tps, ids = await find_partitions(consumer, options)
         self._topics.saw(ids)
-        beginnings, ends = await consumer.beginning_offsets(tps), await consumer.end_offsets(tps)
+        beginnings = await consumer.beginning_offsets(tps)
+        ends = await consumer.end_offsets(tps)
         starts = await resolve(consumer, options, "starting", tps, beginnings, ends)
         self._moving = {tp for tp, at in starts.items() if self._moves and at == ends[tp]}
         for tp, at in starts.items():
@@ -326,7 +329,9 @@ class _Topics:
         beginnings = await consumer.beginning_offsets(tps)
         planned = []
         for tp in tps:
-            first, end, beginning = starts.get(tp, 0), ends[tp], beginnings[tp]
+            first = starts.get(tp, 0)
+            end = ends[tp]
+            beginning = beginnings[tp]
             if first > end and not first_again:
                 self.lost(
                     f"{tp} ended at offset {end}, but it was read up to offset {first} before"

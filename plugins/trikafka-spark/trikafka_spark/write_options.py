@@ -83,7 +83,8 @@ def write_options(
     if topic is not None and not topic.strip():
         raise ConfigurationError("the option 'topic' is empty: give the name of a topic")
     settings = producer_settings(given.kafka)
-    exactly_once, transactional_id = given.flag("exactlyOnce", False), given.text("transactionalId")
+    exactly_once = given.flag("exactlyOnce", False)
+    transactional_id = given.text("transactionalId")
     version = given.whole("exactlyOnceVersion", least=0)
     if not exactly_once and (transactional_id is not None or version is not None):
         raise ConfigurationError("transactionalId and exactlyOnceVersion need exactlyOnce=true")
@@ -109,7 +110,8 @@ def _columns(schema: StructType, topic: str | None) -> dict[str, str]:
     """Return the frame's columns to write. Others are left out, as in Spark's connector."""
     found: dict[str, str] = {}
     for field in schema.fields:
-        name, kind = field.name.lower(), field.dataType.simpleString()
+        name = field.name.lower()
+        kind = field.dataType.simpleString()
         if name not in _TYPES:
             continue
         if name in found:

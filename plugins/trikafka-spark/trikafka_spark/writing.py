@@ -116,7 +116,8 @@ class TrikafkaWriter(DataSourceArrowWriter):
             commit_protocol.abort(self._options, messages)
 
     def _part(self) -> Part:
-        options, task = self._options, this_task()
+        options = self._options
+        task = this_task()
         run, number = (self._run, 0) if options.version is None else (BATCH, options.version)
         # A write without a version cannot run again, so it needs no mark of the whole write.
         whole = None if options.version is None else options.transactional_id
@@ -223,7 +224,8 @@ async def _enter(
     the address, and the error is raised at once.
     """
     limit = options.settings.get("max_block_ms", ProducerConfig().max_block_ms) / 1000
-    ends, logged = trio.current_time() + limit, False
+    ends = trio.current_time() + limit
+    logged = False
     while True:
         try:
             client: Client = await stack.enter_async_context(make())
@@ -352,7 +354,8 @@ class _Tables:
                     for theirs in columns.values()
                 ]
                 batches.append(pa.RecordBatch.from_arrays(chosen, names=list(columns)))
-                rows, size = rows + batch.num_rows, size + batches[-1].nbytes
+                rows += batch.num_rows
+                size += batches[-1].nbytes
             if rows >= _ROWS or size >= _BYTES:
                 break
         if not batches:
@@ -369,7 +372,8 @@ class _Tables:
 def _by_topic(table: pa.Table) -> _Some:
     import pyarrow.compute as pc
 
-    topics, rest = table.column("topic"), table.drop_columns(["topic"])
+    topics = table.column("topic")
+    rest = table.drop_columns(["topic"])
     if topics.null_count:
         raise TrikafkaError("a row has no topic: its column 'topic' is null")
     names = pc.unique(topics).to_pylist()

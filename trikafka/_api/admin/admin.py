@@ -1689,7 +1689,8 @@ class Admin(MeteredClient):
 
         When cancelled while the request is in flight, a token may or may not have been made.
         """
-        own, others = tokens.checked_owner(owner), tokens.checked_principals("renewers", renewers)
+        own = tokens.checked_owner(owner)
+        others = tokens.checked_principals("renewers", renewers)
         lifetime_ms = tokens.milliseconds("max_lifetime", max_lifetime)
         return await self._ask(
             "create_delegation_token",
@@ -1726,7 +1727,8 @@ class Admin(MeteredClient):
 
         When cancelled while the request is in flight, the change may or may not have happened.
         """
-        secret, period_ms = tokens.secret_of(token), tokens.milliseconds("period", period)
+        secret = tokens.secret_of(token)
+        period_ms = tokens.milliseconds("period", period)
         return await self._ask(
             "renew_delegation_token",
             "controller",
@@ -1762,7 +1764,8 @@ class Admin(MeteredClient):
 
         When cancelled while the request is in flight, the change may or may not have happened.
         """
-        secret, after_ms = tokens.secret_of(token), tokens.milliseconds("after", after)
+        secret = tokens.secret_of(token)
+        after_ms = tokens.milliseconds("after", after)
         return await self._ask(
             "expire_delegation_token",
             "controller",

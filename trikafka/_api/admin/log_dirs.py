@@ -220,7 +220,8 @@ def _partition(replica: TopicPartitionReplica) -> TopicPartition:
 
 def _directory(each: Any, only: set[TopicPartition] | None) -> LogDirDescription:
     """Return a directory with the replicas that were asked for; ``None`` means all."""
-    total, usable = getattr(each, "total_bytes", -1), getattr(each, "usable_bytes", -1)
+    total = getattr(each, "total_bytes", -1)
+    usable = getattr(each, "usable_bytes", -1)
     error = from_code(each.error_code, f"directory {each.log_dir!r}") if each.error_code else None
     return LogDirDescription(
         error,

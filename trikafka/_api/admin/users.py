@@ -137,6 +137,7 @@ class Salting:
     def __init__(self, changes: UserChanges) -> None:
         self._changes = changes
         self._made: dict[str, tuple[bytes, bytes]] = {}
+        self._limiter = trio.CapacityLimiter(1)
 
     async def run(self) -> None:
         """Salt the passwords in threads: each takes some milliseconds of computing.
@@ -151,7 +152,11 @@ class Salting:
                 self._made[user] = (
                     salt,
                     await trio.to_thread.run_sync(
-                        salted_password, change, salt, abandon_on_cancel=True
+                        salted_password,
+                        change,
+                        salt,
+                        limiter=self._limiter,
+                        abandon_on_cancel=True,
                     ),
                 )
 

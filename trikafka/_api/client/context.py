@@ -130,7 +130,8 @@ class _NamedMechanism:
             return self._awaited(method, said)
         if _is_message(method, said):
             return said
-        kind, said = type(said), None
+        kind = type(said)
+        said = None
         raise self._refused(method, kind)
 
     async def _awaited(self, method: str, result: Awaitable[Any]) -> Any:
@@ -138,7 +139,8 @@ class _NamedMechanism:
             said = await result
         if _is_message(method, said):
             return said
-        kind, said = type(said), None
+        kind = type(said)
+        said = None
         raise self._refused(method, kind)
 
     def _refused(self, method: str, kind: type) -> PluginError:

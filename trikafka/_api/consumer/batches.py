@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 import trio
 
+from ..._net.run_local import RunLocal
 from ..._state.arguments import checked_partition
 from ..._wire.columns import RecordBatch, arrow_is_loaded
 from ...config.whole import whole
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 #: Chunks smaller than this (rows, on average) are joined into one chunk: readers of columns pay for
 #: each chunk.
 _SMALL_CHUNK = 1024
+# The program's own threads may have used up Trio's default limiter.
+_importing = RunLocal("trikafka_arrow_import", lambda: trio.CapacityLimiter(1))
 #: This many chunks become a table within a millisecond, and so in the event loop.
 _FEW_CHUNKS = 12
 
@@ -115,7 +118,8 @@ class ArrowBatches:
     """
 
     def __init__(self, batches: Gatherer, max_rows: int, max_bytes: int) -> None:
-        max_rows, max_bytes = whole(max_rows), whole(max_bytes)
+        max_rows = whole(max_rows)
+        max_bytes = whole(max_bytes)
         for name, value in (("max_rows", max_rows), ("max_bytes", max_bytes)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"{name} must be a whole number from 1, not {value!r}")
@@ -138,7 +142,7 @@ class ArrowBatches:
 async def arrow_loaded() -> None:
     """Import pyarrow in a thread, unless that has happened: the import takes a while."""
     if not arrow_is_loaded():
-        await trio.to_thread.run_sync(RecordBatch.empty().to_arrow)
+        await trio.to_thread.run_sync(RecordBatch.empty().to_arrow, limiter=_importing.get())
 
 
 async def joined(

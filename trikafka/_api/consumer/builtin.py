@@ -62,7 +62,8 @@ class ConsumerBuiltin(Builtin):
 
     @staticmethod
     def _commit(client: ConsumerClient) -> interfaces.CommitManager:
-        core, coordinators = client.core, client.manager("coordinator")
+        core = client.core
+        coordinators = client.manager("coordinator")
         topics = OffsetTopics(client.manager("metadata"), core.assignment)
         return Commits(
             client.config, _group(client), client.brokers, coordinators, core.member, topics
@@ -98,7 +99,8 @@ class ConsumerBuiltin(Builtin):
 
     @staticmethod
     def _heartbeat(client: ConsumerClient) -> interfaces.HeartbeatManager:
-        core, coordinators = client.core, client.manager("coordinator")
+        core = client.core
+        coordinators = client.manager("coordinator")
         follow_up = rebalance_protocol(client.assignors) is RebalanceProtocol.COOPERATIVE
         return Heartbeats(
             client.config,

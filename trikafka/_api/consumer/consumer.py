@@ -635,7 +635,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         """
         check_timeout(timeout, 0.0)
         self._open()
-        commits, owned = self._commits(), self._assignment.partitions
+        commits = self._commits()
+        owned = self._assignment.partitions
         todo = self._to_commit(offsets)
         began = {tp: (owned[tp], owned[tp].position) for tp in todo if tp in owned}
 
@@ -722,7 +723,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         """
         if not self._subscription.grouped:
             return None
-        who, member = self.group_metadata(), self._member
+        who = self.group_metadata()
+        member = self._member
         return GroupMembership(
             who.group_id,
             who.generation,
@@ -753,7 +755,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         """
         self._open()
         self.check_fits_transactions()
-        todo, before = self._to_commit(offsets), self.group_metadata()
+        todo = self._to_commit(offsets)
+        before = self.group_metadata()
         owned = {tp: self._assignment.partitions.get(tp) for tp in todo}
 
         def member() -> GroupMetadata:

@@ -41,7 +41,8 @@ class MembershipTask:
     def start(self) -> None:
         """Start the task, unless it runs."""
         if self._ended is None:
-            scope, ended = trio.CancelScope(), trio.Event()
+            scope = trio.CancelScope()
+            ended = trio.Event()
             self._start_soon(self._run, scope, ended)
             self._scope = scope
             self._ended = ended
@@ -98,7 +99,9 @@ class ConsumerGroup:
         """Let the plugins make the membership; the last of a consumer's seats."""
         if self.commits is None:
             return
-        config, context, core = self._config, self._context, self._core
+        config = self._config
+        context = self._context
+        core = self._core
         if config.enable_auto_commit:
             interval = config.auto_commit_interval_ms / 1000
             self.auto_commit = AutoCommit(
@@ -122,7 +125,8 @@ class ConsumerGroup:
 
         With ``group_protocol="auto"`` they select the classic protocol; the log says so.
         """
-        plugin, protocol = self._context.plugins_in.get("heartbeat"), self._config.group_protocol
+        plugin = self._context.plugins_in.get("heartbeat")
+        protocol = self._config.group_protocol
         if plugin is None or "membership" in self._context.plugins_in:
             return
         if protocol == "consumer":

@@ -75,7 +75,9 @@ class ConsumerHealth:
 
 def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
     """Return the health of a consumer, for :meth:`trikafka.Consumer.health`."""
-    member, outages, now = parts.core.member, parts.brokers.outages, trio.current_time()
+    member = parts.core.member
+    outages = parts.brokers.outages
+    now = trio.current_time()
     standing = parts.watchdog.stalled(now)
     stalled = {
         each.key.tp: each.reason for each in standing if isinstance(each.key, AssignedPartition)
@@ -122,7 +124,8 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
 def _reasons(
     parts: ConsumerParts, unreachable: Mapping[Node, str], fatal: Exception | None, *, closed: bool
 ) -> Iterator[str]:
-    grouped, state = parts.core.subscription.grouped, parts.core.member.state
+    grouped = parts.core.subscription.grouped
+    state = parts.core.member.state
     if closed:
         yield "the consumer is closed"
     if fatal is not None:
@@ -181,7 +184,8 @@ def _last_fetches(parts: ConsumerParts, now: float) -> dict[TopicPartition, floa
 
 def _errors(parts: ConsumerParts, fatal: Exception | None) -> Iterator[Exception]:
     """Yield the errors of everything that does not work now, the likeliest root cause first."""
-    assignment, fetcher = parts.core.assignment, parts.manager("fetch")
+    assignment = parts.core.assignment
+    fetcher = parts.manager("fetch")
     found = [
         fatal,
         parts.core.member.hindrance,

@@ -281,7 +281,9 @@ class PartitionStream(Generic[Key, Value]):
         if batch is None:
             return []
         batches = [self._reader.deliver(batch, self._streams.max_poll_records)]
-        rows, size, last_yield = len(batches[0]), batches[0].nbytes, trio.current_time()
+        rows = len(batches[0])
+        size = batches[0].nbytes
+        last_yield = trio.current_time()
         since = size  # bytes since other tasks ran last
         self._busy = True
         try:
@@ -300,7 +302,8 @@ class PartitionStream(Generic[Key, Value]):
                         batches.append(
                             self._reader.deliver(further, self._streams.max_poll_records)
                         )
-                        rows, size = rows + len(batches[-1]), size + batches[-1].nbytes
+                        rows += len(batches[-1])
+                        size += batches[-1].nbytes
                         since += batches[-1].nbytes
                     if since >= TURN_BYTES or trio.current_time() - last_yield >= TURN:
                         await trio.lowlevel.checkpoint()
@@ -316,7 +319,8 @@ class PartitionStream(Generic[Key, Value]):
         """Return what is buffered, up to the given size. Raises as :meth:`receive_nowait`."""
         first: RecordBatch[Any, Any] = self._next_nowait(raw=True)
         batches = [self._reader.deliver(first, self._streams.max_poll_records)]
-        rows, size = len(batches[0]), batches[0].nbytes
+        rows = len(batches[0])
+        size = batches[0].nbytes
         while rows < max_rows and size < max_bytes and self._core.buffer.has(self._assigned):
             try:
                 further = self._reader.next_batch_nowait(raw=True)
@@ -324,7 +328,8 @@ class PartitionStream(Generic[Key, Value]):
                 break
             if further is not None:
                 batches.append(self._reader.deliver(further, self._streams.max_poll_records))
-                rows, size = rows + len(batches[-1]), size + batches[-1].nbytes
+                rows += len(batches[-1])
+                size += batches[-1].nbytes
         return batches
 
     # --- leaving, commits ---
@@ -587,7 +592,9 @@ class PartitionStream(Generic[Key, Value]):
         """
         self._came_back()
         self._task = acting_task()
-        streams, core, assigned = self._streams, self._core, self._assigned
+        streams = self._streams
+        core = self._core
+        assigned = self._assigned
         if core.buffer.has(assigned) or self.ended:
             await trio.lowlevel.checkpoint()
         else:  # a wait lets other tasks run

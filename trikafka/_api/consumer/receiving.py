@@ -243,7 +243,9 @@ class Receiver:
         if batch is None:
             return []
         batches = [batch]
-        rows, size, last_yield = len(batch), batch.nbytes, trio.current_time()
+        rows = len(batch)
+        size = batch.nbytes
+        last_yield = trio.current_time()
         since = size  # bytes since other tasks last ran
         self._receiving = True
         try:
@@ -290,21 +292,24 @@ class Receiver:
     ) -> list[RecordBatch[Any, Any]]:
         """Return all buffered batches up to the limits. Raises as :meth:`batch_nowait`."""
         batches = [self.batch_nowait(until, raw=True)]
-        rows, size = len(batches[0]), batches[0].nbytes
+        rows = len(batches[0])
+        size = batches[0].nbytes
         while (
             rows < max_rows
             and size < max_bytes
             and not self._invoker.pending
             and (partition := self._buffer.next_partition()) is not None
         ):
-            reader, before = self._readers.of(partition), partition.ticket
+            reader = self._readers.of(partition)
+            before = partition.ticket
             try:
                 batch = reader.next_batch_nowait(raw=True)
             except (CorruptRecordError, PluginError):  # the next receive raises it
                 break
             if batch is not None:
                 batches.append(self._deliver(reader, batch))
-                rows, size = rows + len(batches[-1]), size + batches[-1].nbytes
+                rows += len(batches[-1])
+                size += batches[-1].nbytes
             elif partition.ticket != before:  # something corrupt, which the next receive raises
                 break
         return batches

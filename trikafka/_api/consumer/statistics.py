@@ -47,7 +47,8 @@ class ConsumerStatistics:
 
 def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
     """Return a snapshot of a consumer's counters and states."""
-    member, assignment = parts.core.member, parts.core.assignment
+    member = parts.core.member
+    assignment = parts.core.assignment
     return ConsumerStatistics(
         member.state.value,
         member.identity.member_id,

@@ -245,7 +245,8 @@ class Streams:
 
     def _warn_overdue(self) -> float:
         """Log the handlers that hold a record for too long; return when to look again."""
-        now, limit = trio.current_time(), self._core.poll_timer.limit
+        now = trio.current_time()
+        limit = self._core.poll_timer.limit
         again_at = now + limit
         for stream in self._open.values():
             if (due := stream._due_for_warning(limit)) is not None and due <= now:

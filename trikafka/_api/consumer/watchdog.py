@@ -259,7 +259,8 @@ class Watchdog(StallWatch):
         member = self._core.member
         if not self._core.subscription.grouped or self._membership is None:
             return
-        well_at, progress = NEVER, (member.settlings, member.last_heartbeat)
+        well_at = NEVER
+        progress = (member.settlings, member.last_heartbeat)
         if member.state is MemberState.STALE or member.hindrance is not None:
             # The member has left because nothing was received, or the group refuses it: the log and
             # health() already say so.

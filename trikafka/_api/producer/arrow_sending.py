@@ -477,7 +477,8 @@ def _leaves(
         return
     offset = 0
     for part in batch.parts:
-        first, last = max(start - offset, 0), min(stop - offset, part.count)
+        first = max(start - offset, 0)
+        last = min(stop - offset, part.count)
         if first < last:
             yield from _leaves(part, first, last, skipped)
             skipped += last - first

@@ -55,7 +55,8 @@ class ProducerBuiltin(Builtin):
         coordinator = TransactionCoordinator(
             client.config, client.brokers, client.manager("coordinator")
         )
-        produce, transaction = client.manager("produce"), client.transaction
+        produce = client.manager("produce")
+        transaction = client.transaction
         assert transaction is not None
         return Transactions(
             client.config,

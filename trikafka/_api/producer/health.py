@@ -78,7 +78,8 @@ def producer_health(
     outages = brokers.outages
     unreachable = outages.described()
     throttled = brokers.throttles.now()
-    error, oldest = produce.accumulator.last_error, produce.accumulator.oldest()
+    error = produce.accumulator.last_error
+    oldest = produce.accumulator.oldest()
     reasons = []
     if closed:
         reasons.append("the producer is closed")

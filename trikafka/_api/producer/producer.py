@@ -568,7 +568,8 @@ class Producer(MeteredClient):
 
     async def _enqueue_slowly(self, record: _Fields, waited: float = 0.0) -> Ack:
         """Wait for metadata and room, and append; ``waited`` are seconds of ``max_block_ms``."""
-        topic, partition = plain_text(record[0]), whole(record[5])
+        topic = plain_text(record[0])
+        partition = whole(record[5])
         joins = self._joining()
 
         def admitted() -> Ack | None:
@@ -709,7 +710,8 @@ class Producer(MeteredClient):
         """
         if not self._closed:
             self._context.home.check()
-        brokers, failure = self._context.brokers, self._service.failure
+        brokers = self._context.brokers
+        failure = self._service.failure
         standing = self._watchdog.stalled(trio.current_time())
         return producer_health(
             self._config,

@@ -80,7 +80,8 @@ class ProducerWatchdog(StallWatch):
         )
 
     def _transaction_end(self, now: float) -> Iterator[Owed]:
-        transaction, transactions = self._transaction, self._transactions
+        transaction = self._transaction
+        transactions = self._transactions
         if transaction is None:
             return
         pending = transaction.state in _ENDING

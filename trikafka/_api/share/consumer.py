@@ -53,7 +53,8 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         self._keep_until = math.inf  # until when what is received in this turn is renewed
         self._longest = parts.config.max_processing_ms / 1000
         self._closing = False
-        core, now = parts.core, None if parts.core.own_clock else parts.core.now
+        core = parts.core
+        now = None if parts.core.own_clock else parts.core.now
         deliver = self._deliver if parts.deserializers is not None else None
         self._deliveries = _implementation.current.DeliveryIterator(
             *(self.receive, _TURN, core.current_task, now, core.buffer, parts, Delivery, deliver)
@@ -367,7 +368,9 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         resolved = self._buffer.resolved()
         if resolved is None:
             return None
-        acquired, start, stop = resolved.acquired, resolved.start, resolved.stop
+        acquired = resolved.acquired
+        start = resolved.start
+        stop = resolved.stop
         self._keep(acquired)
         return ShareBatch(self._parts, acquired, start, stop, resolved.take(stop - start))
 

@@ -270,7 +270,9 @@ class _Held(_HeldRecords):
             )
 
     def _acknowledge_several(self, verdict: bytes) -> None:
-        acquired, start, stop = self.acquired, self._start, self._stop
+        acquired = self.acquired
+        start = self._start
+        stop = self._stop
         if acquired.are_open(start, stop):
             self._verdict = verdict
             return
@@ -368,7 +370,8 @@ class ShareBatch(_Held, Generic[Key, Value]):
         self.records = self._records() if records is None else records
 
     def _records(self) -> RecordBatch[Key, Value]:
-        acquired, deserializers = self.acquired, self._parts.deserializers
+        acquired = self.acquired
+        deserializers = self._parts.deserializers
         assert acquired.records is not None
         records: RecordBatch[Any, Any] = acquired.records[self._start : self._stop]
         if deserializers is not None:

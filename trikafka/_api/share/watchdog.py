@@ -53,7 +53,8 @@ class ShareWatchdog(StallWatch):
 
     def _group(self, now: float) -> Iterator[Owed]:
         member = self._core.member
-        well_at, progress = NEVER, (member.settlings, member.last_heartbeat)
+        well_at = NEVER
+        progress = (member.settlings, member.last_heartbeat)
         if member.state is MemberState.STALE or member.hindrance is not None:
             well_at = now  # the log and health() say so already
         elif member.state is MemberState.STABLE:

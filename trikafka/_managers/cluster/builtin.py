@@ -42,7 +42,8 @@ class Builtin:
 
     @staticmethod
     def _coordinator(client: AnyClient) -> interfaces.CoordinatorManager:
-        outages, events = client.brokers.outages, getattr(client, "membership_events", None)
+        outages = client.brokers.outages
+        events = getattr(client, "membership_events", None)
         watch = None if events is None else events.coordinator
         leave = lambda node: client.brokers.leave(node, ("coordinator", "group"))  # noqa: E731
         return Coordinators(client.manager("metadata"), client.start_soon, outages, watch, leave)

@@ -263,7 +263,8 @@ class Metadata:
         are asked again, for up to ``default_api_timeout_ms``. Where no name can be resolved, as
         before the DNS of a new pod is ready, they are for up to ``bootstrap_resolve_timeout_ms``.
         """
-        retry, began = Retry(self._config), trio.current_time()
+        retry = Retry(self._config)
+        began = trio.current_time()
         while True:
             responses, errors = await self._first(
                 self._recovery.addresses, lambda node: self._ask(node, names)

@@ -159,7 +159,8 @@ def _interleaved(nodes: list[Node], bootstrap: list[Node]) -> list[Node]:
 
     Were all known brokers gone, an address is reached soon.
     """
-    order, addresses = nodes[:1], list(bootstrap)
+    order = nodes[:1]
+    addresses = list(bootstrap)
     for node in nodes[1:]:
         order += [node, *addresses[:1]]
         del addresses[:1]

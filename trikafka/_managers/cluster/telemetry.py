@@ -257,7 +257,8 @@ class Telemetry:
                 metrics=packed,
             )
         )
-        code, now = response.error_code, trio.current_time()
+        code = response.error_code
+        now = trio.current_time()
         self._schedule.pushed(code, now)
         self._note(from_code(code, "pushing metrics to the broker") if code else None)
         if not code:
@@ -368,7 +369,8 @@ class Telemetry:
         """Return the state of the pushes; ``None`` for a client that pushes no metrics."""
         if not self._enabled:
             return None
-        schedule, now = self._schedule, trio.current_time()
+        schedule = self._schedule
+        now = trio.current_time()
         subscription = schedule.subscription
         return MetricsPush(
             state=schedule.state.value,

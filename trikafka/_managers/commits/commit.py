@@ -150,7 +150,8 @@ class _Order:
         A partition that it did not write falls to the commits before it, which stay in order.
         """
         for tp in partitions:
-            row, before = self._rows[tp], self._written.get(tp)
+            row = self._rows[tp]
+            before = self._written.get(tp)
             if commit.has_pending(tp) or (before is not None and before.number > commit.number):
                 del row[commit]
             else:
@@ -342,7 +343,8 @@ class Commits:
         try:
             ours()
             commit.delegate_to_newer(self._commits)
-            identity, failures = self._member.identity, self._recreated(commit)
+            identity = self._member.identity
+            failures = self._recreated(commit)
             possible = {tp: position for tp, position in commit.left.items() if tp not in failures}
             for portion in portions(possible):
                 with reasons.reasoning(self._turn):

@@ -114,7 +114,8 @@ class Fetcher:
     async def run(self) -> None:
         """Start a fetch task for each broker from which something is wanted, until cancelled."""
         self._start_soon(self._follow_metadata)
-        retry, again = Retry(self._config), 0.0
+        retry = Retry(self._config)
+        again = 0.0
         while True:
             self._update()
             if not self._record_leaderless():
@@ -176,7 +177,8 @@ class Fetcher:
             self._validator.start(self._start_soon)
 
     async def _fetch_from(self, node_id: int) -> None:
-        retry, session = Retry(self._config), self._plan.sessions[node_id]
+        retry = Retry(self._config)
+        session = self._plan.sessions[node_id]
         while True:
             self._update(node_id)
             node = self._metadata.snapshot.nodes.get(node_id)

@@ -179,7 +179,8 @@ class FetchResponses:
 
     def _handle_partition(self, wanted: Wanted, part: FetchedPartition, node: Node) -> bool:
         """Apply a partition's part that has no error; return whether it changed anything."""
-        (partition, number, offset), records = wanted.ticket, part.records
+        partition, number, offset = wanted.ticket
+        records = part.records
         # A part with a diverging epoch has valid offsets, too, unless they are negative. They must
         # not be lost: a fetch session sends a value only when it has changed.
         if part.diverging is None or part.high_watermark >= 0:
@@ -328,7 +329,8 @@ class FetchResponses:
     def _back_off_from(
         self, partition: AssignedPartition, *, reset: bool = False, longest: bool = False
     ) -> None:
-        first, most = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
+        first = self._config.retry_backoff_ms
+        most = self._config.retry_backoff_max_ms
         wait = backoff(self._plan.failures(partition) + 1, most if longest else first, most)
         self._plan.back_off(partition, trio.current_time() + wait, reset=reset)
 

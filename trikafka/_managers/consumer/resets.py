@@ -33,7 +33,8 @@ class Resets:
 
         A reset may skip records that were never read: it is a WARNING, as that of a truncated log.
         """
-        start, end = partition.log.log_start, partition.log.high_watermark
+        start = partition.log.log_start
+        end = partition.log.high_watermark
         bounds = (
             ""
             if start is None or end is None

@@ -105,7 +105,8 @@ class PositionValidator:
 
         Raises the first retriable error; any other error fails its partition.
         """
-        limit, request = self._config.request_timeout, self._request(asked)
+        limit = self._config.request_timeout
+        request = self._request(asked)
         try:
             response = await within(
                 f"OffsetForLeaderEpoch to {node}",

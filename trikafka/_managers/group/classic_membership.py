@@ -120,7 +120,8 @@ class ClassicMembership(MembershipBase):
 
     async def _join(self) -> Joined:
         while True:
-            identity, topics = self._member.identity, self._subscription.topics
+            identity = self._member.identity
+            topics = self._subscription.topics
             request = group_messages.join_request(
                 self._config,
                 identity,

@@ -68,8 +68,10 @@ class HeartbeatState:
 
         The content counts as known to the coordinator from now on.
         """
-        said, now = self._said, self._now(report)
-        everything, joins = said == _Said(), not identity.joined
+        said = self._said
+        now = self._now(report)
+        everything = said == _Said()
+        joins = not identity.joined
         fields: dict[str, Any] = {}
         if everything:
             fields["rack_id"] = self._config.client_rack or None

@@ -134,7 +134,8 @@ class ConsumerHeartbeats:
         self._release_by = None
         self._limit = self._config.request_timeout
         self.outside()
-        retry, soon = Retry(self._config), _SOON
+        retry = Retry(self._config)
+        soon = _SOON
         while True:
             try:
                 # Before the first heartbeat: after it the member may own partitions, and must know

@@ -116,7 +116,8 @@ class JoinAttempts:
 
     def _warn(self, error: TrikafkaError, text: str) -> None:
         """Log a failure once, and again after five minutes or when its kind changes."""
-        now, kind = trio.current_time(), type(error).__name__
+        now = trio.current_time()
+        kind = type(error).__name__
         if kind == self._logged and not self._reminder.is_due(now):
             _log.debug("group %s: %s", self._group, text)
             return

@@ -332,7 +332,8 @@ class Senders:
         return connection
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
-        began, before = trio.current_time(), connection.throttled
+        began = trio.current_time()
+        before = connection.throttled
         if self._meter is not None and self._meter.recording:
             self._meter.queued([began - batch.created for batch in batches if batch.attempts == 1])
 

@@ -173,7 +173,8 @@ class TransactionEnds:
                 "the producer was closed before the outcome of the transaction was known"
             )
         )
-        transaction, version = self._transaction, self._transaction.version
+        transaction = self._transaction
+        version = self._transaction.version
         try:
             if not pending.commit:
                 await self._failures.abort_all()

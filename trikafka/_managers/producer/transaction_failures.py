@@ -58,9 +58,11 @@ class TransactionFailures:
         A batch of a failed transaction that was sent gets its outcome from the broker.
         """
         while True:
-            seen, error = self._seen(), self._transaction.error
+            seen = self._seen()
+            error = self._transaction.error
             if error is not None and seen[1] in (_S.ABORTABLE_ERROR, _S.FATAL_ERROR):
-                error, unsent = self._for_records(error), seen[1] is _S.ABORTABLE_ERROR
+                error = self._for_records(error)
+                unsent = seen[1] is _S.ABORTABLE_ERROR
                 # If the state has changed, an abort fails the rest.
                 while self._seen() == seen and self._produce.drop(error, _STEP, unsent=unsent):
                     await trio.lowlevel.checkpoint()

@@ -271,7 +271,9 @@ class Transactions:
         group: Callable[[], GroupMetadata],
     ) -> None:
         self._check_open(number)
-        transaction, identity, member = self._transaction, self._transaction.given, group()
+        transaction = self._transaction
+        identity = self._transaction.given
+        member = group()
         transaction.adding()
         if transaction.version < 2 and not transaction.knows_group(member.group_id):
             await call.step(

@@ -21,7 +21,9 @@ from ...types import TopicPartition
 #: The bytes that are decoded in about 5 ms, and so in the event loop.
 _QUICK = 5 * 2**20 if IMPLEMENTATION == "native" else 50_000
 #: The header of a batch: its base offset, its length and the delta of its last offset.
-_BASE, _LENGTH, _DELTA = slice(0, 8), slice(8, 12), slice(23, 27)
+_BASE = slice(0, 8)
+_LENGTH = slice(8, 12)
+_DELTA = slice(23, 27)
 _MAX = 2**63 - 1
 
 
@@ -131,7 +133,8 @@ def _records_of(batch: RecordBatch, ranges: list[AcquiredRange]) -> Iterator[Pie
         return Piece(records.offsets, counts[0] if same else counts, records)
 
     for first, last, count in ranges:
-        start, stop = bisect_left(offsets, first), bisect_right(offsets, last)
+        start = bisect_left(offsets, first)
+        stop = bisect_right(offsets, last)
         if stop > start:
             if counts and start != ends:
                 yield collected()

@@ -85,6 +85,8 @@ _SELDOM = 1.0
 #: After records with a shorter lock (seconds), the next fetch waits. Such records are lost before a
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
+#: The most threads that decode large responses at once.
+_THREADS = 4
 #: A fetch that is this many seconds past its wait keeps no room from other brokers any more: its
 #: broker may be frozen. If that broker responds nevertheless, more records are held than the window
 #: has, until the program has decided the surplus. Releasing the surplus would cost each record one
@@ -236,6 +238,8 @@ class ShareFetcher:
         self._deliver = deliver
         self._start_soon = start_soon
         self._codecs = codecs
+        # Of threads that decode. The program's own threads may have used up Trio's default limiter.
+        self._decoding = trio.CapacityLimiter(_THREADS)
         self._brokers: dict[int, _Broker] = {}
         # What the partitions were last divided by: the metadata's version and the assignment.
         self._divided: tuple[int, frozenset[SharePartition]] | None = None
@@ -354,7 +358,8 @@ class ShareFetcher:
             held = broker.session.live_partitions()
             broker.keep_epochs(held | broker.session.wanted.keys())
             for key in held | broker.session.wanted.keys():
-                leader, tp = self._leader(key), self.name(key)
+                leader = self._leader(key)
+                tp = self.name(key)
                 if leader is None:
                     continue
                 if leader != node_id:
@@ -434,7 +439,8 @@ class ShareFetcher:
 
     def _next(self, broker: _Broker) -> tuple[_Step | None, float]:
         """Return what to do now; if nothing, the time at which to look again."""
-        session, now = broker.session, trio.current_time()
+        session = broker.session
+        now = trio.current_time()
         session.expire(now)
         late_at = self._pass_over_late(now)
         if self._closing:
@@ -606,7 +612,9 @@ class ShareFetcher:
     # --- requests ---
 
     async def _fetch(self, broker: _Broker, node: Node, connection: Connection) -> bool:
-        config, session, sent = self._config, broker.session, trio.current_time()
+        config = self._config
+        session = broker.session
+        sent = trio.current_time()
         room, wait = self._share(broker)
         if self._line:
             self._line.popleft()
@@ -682,7 +690,8 @@ class ShareFetcher:
     async def _acknowledge(
         self, broker: _Broker, node: Node, connection: Connection, *, closes: bool
     ) -> bool:
-        session, sent = broker.session, trio.current_time()
+        session = broker.session
+        sent = trio.current_time()
         if (request := session.acknowledge(sent, closes=closes)) is None:
             return True
         broker.flush(session.pending_since < math.inf)  # those behind a renewal
@@ -725,7 +734,8 @@ class ShareFetcher:
         wait: float = 0.0,
     ) -> None:
         """Move the session on. Raise the errors that end it, or that a user has to know."""
-        session, now = broker.session, trio.current_time()
+        session = broker.session
+        now = trio.current_time()
         broker.heard(now, now - sent - wait)
         if session.in_flight is not request:
             raise KafkaConnectionError(f"the share session with {node} ended meanwhile")
@@ -797,7 +807,8 @@ class ShareFetcher:
             if error.refresh_metadata:
                 self._metadata.request_update()
             broker.refuse(error)
-        now, acknowledged = trio.current_time(), key in request.decided
+        now = trio.current_time()
+        acknowledged = key in request.decided
         repeats = broker.session.acknowledged(request, key, error, sent, lock, now)
         if error is not None and acknowledged and not repeats:
             self._report_refusal(broker, error, now)
@@ -823,7 +834,8 @@ class ShareFetcher:
     # is.
     def _lose_discarded(self, broker: _Broker, key: SharePartition, code: int) -> None:
         """Lose the locks of a partition that a broker has discarded, by its error."""
-        name, who = self.name(key), f"broker {broker.node_id}, which held it,"
+        name = self.name(key)
+        who = f"broker {broker.node_id}, which held it,"
         if code in _LEADS_NO_MORE:
             why = f"{who} does not lead {name} now"
         else:
@@ -877,7 +889,9 @@ class ShareFetcher:
         found: Pieces = (
             decode()
             if is_quick(part)
-            else await trio.to_thread.run_sync(decode, abandon_on_cancel=True)
+            else await trio.to_thread.run_sync(
+                decode, limiter=self._decoding, abandon_on_cancel=True
+            )
         )
         if losses != broker.session.losses or self._closing:
             return  # the session ended meanwhile, and with it the locks

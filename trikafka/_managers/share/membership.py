@@ -42,7 +42,9 @@ from ..group.poll_timer import PollTimer
 _log = logging.getLogger("trikafka.membership")
 #: The bounds (seconds) of the heartbeat interval that a response sets; by default, no broker has a
 #: longer one. And the least time (seconds) that a broker gets to respond.
-_LEAST_INTERVAL, _LONGEST_INTERVAL, _LEAST_LIMIT = 0.1, 15.0, 1.0
+_LEAST_INTERVAL = 0.1
+_LONGEST_INTERVAL = 15.0
+_LEAST_LIMIT = 1.0
 #: How soon (seconds) a member asks again while it has no partitions; the pause doubles up to the
 #: second figure, for the third one in all. The coordinator assigns some time after the join.
 _SOON, _SOON_AT_MOST, _SETTLING = 0.1, 1.0, 10.0
@@ -131,7 +133,9 @@ class ShareMembership:
         self._member.to(MemberState.UNJOINED)
 
     async def _converse(self) -> None:
-        retry, soon, settles_by = Retry(self._config), _SOON, 0.0
+        retry = Retry(self._config)
+        soon = _SOON
+        settles_by = 0.0
         while True:
             sent = trio.current_time()
             joins = not self._member.identity.joined

@@ -188,7 +188,8 @@ def encode_claim(claim: Claim) -> bytes:
         by_topic.setdefault(tp.topic, []).append(tp.partition)
     parts = [struct.pack(">i", len(by_topic))]
     for topic in grouped_order(tp.topic for tp in claim.partitions):
-        name, numbers = topic.encode(), by_topic[topic]
+        name = topic.encode()
+        numbers = by_topic[topic]
         parts.append(
             struct.pack(f">h{len(name)}si{len(numbers)}i", len(name), name, len(numbers), *numbers)
         )

@@ -125,7 +125,8 @@ class GeneralAssignment:
         """
         moved = False
         while True:
-            before, modified = _unevenness(self._mine), False
+            before = _unevenness(self._mine)
+            modified = False
             for tp in partitions:
                 if self._is_balanced():
                     break

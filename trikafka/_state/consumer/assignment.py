@@ -182,7 +182,8 @@ class AssignedPartition:
 
         With read_committed the end is the last stable offset.
         """
-        end, position = self._table.end_of(self.log), self.position
+        end = self._table.end_of(self.log)
+        position = self.position
         return None if end is None or position is None else max(0, end - position)
 
     @property

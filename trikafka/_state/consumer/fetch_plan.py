@@ -374,7 +374,8 @@ class FetchPlan:
 
     def _is_valid(self, partition: AssignedPartition, source: _Source) -> bool:
         """Return whether the position is in the leader's log, as far as is known."""
-        epoch, known = self._snapshot.leader_epoch(partition.tp), source.leader_epoch
+        epoch = self._snapshot.leader_epoch(partition.tp)
+        known = source.leader_epoch
         if epoch != known:
             source.leader_epoch = epoch
             # A lower epoch follows a damaged response that had named an epoch that never existed.

@@ -134,7 +134,8 @@ class FetchSession:
         The broker sees no difference and reports only changes, so its last values still hold.
         """
         for tp in self._changed:
-            before, partition = self.asked.get(tp), self.wanted[tp].ticket.partition
+            before = self.asked.get(tp)
+            partition = self.wanted[tp].ticket.partition
             if before is not None and before.ticket.partition is not partition:
                 partition.log_ends(before.ticket.partition.log)
 

@@ -43,7 +43,9 @@ class Marks:
 
     def mark(self, offsets: Iterable[int], processed: int, position: int) -> int:
         """Mark the records at ``offsets``; return the offset before which all are processed."""
-        delivered, done, head = self._delivered, self._done, self._head
+        delivered = self._delivered
+        done = self._done
+        head = self._head
         for offset in offsets:
             index = bisect_left(delivered, offset, head)
             # Other offsets were marked before, or belong to an earlier delivery.

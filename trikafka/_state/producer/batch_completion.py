@@ -195,7 +195,8 @@ class BatchCompletion:
         """
         if not batch.in_flight:
             return
-        queue, node = self._queues.of(batch), batch.node
+        queue = self._queues.of(batch)
+        node = batch.node
         batch.attempt_failed(error, now, unsent=unsent)
         self.last_error = error
         if not (unsent or isinstance(error, BrokerResponseError)):

@@ -278,9 +278,8 @@ class AcquiredRecords(_AcquiredStates):
         """Record that the lock of held records ends at ``ends``, and when to renew it."""
         self.lock_ends = ends
         self.renew_at = renew_at
-        self.queued = (
-            None  # the entry that waits has the end of before: it takes no further records
-        )
+        # The entry that waits was made with the lock's earlier end, so it takes no further records.
+        self.queued = None
 
     def wait(self, queued: Waiting | None) -> None:
         """Record where these records' acknowledgements wait; ``None``: in no entry any more."""

@@ -126,7 +126,8 @@ class RawDecoder:
 
 def _count(number: int) -> bytes:
     """Return a number from 0 in Avro's encoding: zigzag, seven bits a byte, the lowest first."""
-    number, found = number << 1, bytearray()
+    number = number << 1
+    found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
         number >>= 7

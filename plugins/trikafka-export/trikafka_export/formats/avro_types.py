@@ -463,9 +463,11 @@ def _logical(schema: Mapping[str, Any], where: str) -> Any:
     """Return the Arrow type of a logical type; ``None`` for an unknown one, to be ignored."""
     import pyarrow as pa
 
-    name, base = schema.get("logicalType"), schema["type"]
+    name = schema.get("logicalType")
+    base = schema["type"]
     if name == "decimal" and base in ("bytes", "fixed"):
-        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        precision = schema.get("precision")
+        scale = schema.get("scale", 0)
         if (
             not isinstance(precision, int)
             or not isinstance(scale, int)

@@ -43,7 +43,8 @@ class Data:
         self.offsets = np.frombuffer(offsets, np.int32)[
             column.offset : column.offset + len(column) + 1
         ].astype(np.int64)
-        first, last = int(self.offsets[0]), int(self.offsets[-1])
+        first = int(self.offsets[0])
+        last = int(self.offsets[-1])
         found = np.zeros(last - first + GUARD, np.uint8)
         if last > first:
             found[: last - first] = np.frombuffer(data, np.uint8)[first:last]

@@ -66,7 +66,8 @@ def by_head(
         decoder, skipped = decoder_of(head)
         chosen = column if indices is None else column.take(indices)
         if isinstance(decoder, str):
-            array, wrong = pa.nulls(len(chosen), type), dict.fromkeys(range(len(chosen)), decoder)
+            array = pa.nulls(len(chosen), type)
+            wrong = dict.fromkeys(range(len(chosen)), decoder)
         else:
             array, wrong = decoder.decode(_after(chosen, skipped) if skipped else chosen)
         if indices is None:

@@ -122,7 +122,8 @@ def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
 def _decimal(spec: str, path: str, where: str) -> pa.DataType:
     """Return the type of a name such as ``decimal(10, 2)`` or ``decimal128(10, 2)``."""
     if (found := _DECIMAL.fullmatch(spec)) is not None:
-        precision, scale = int(found[2]), int(found[3])
+        precision = int(found[2])
+        scale = int(found[3])
         bits = found[1] or ("128" if precision <= _DIGITS["128"] else "256")
         if 1 <= precision <= _DIGITS[bits] and scale <= precision:
             return getattr(pa, f"decimal{bits}")(precision, scale)

@@ -117,7 +117,9 @@ class _Found:
         )
         if len(self._parts) > 1:
             order = np.argsort(owners, kind="stable")
-            owners, start, stop = owners[order], start[order], stop[order]
+            owners = owners[order]
+            start = start[order]
+            stop = stop[order]
         return owners, start, stop
 
 
@@ -279,7 +281,8 @@ def _message(descriptor: Any) -> Reader:
 def _slots(field: Any, place: int) -> list[_Slot]:
     if field.type == field.TYPE_GROUP or is_required(field):
         raise OddError
-    wire, many = _wire(field), repeated(field)
+    wire = _wire(field)
+    many = repeated(field)
     found = [_Slot(field.number, wire, place, many=many)]
     if many and wire != _LEN:
         size = {_VARINT: 1, _I64: 8, _I32: 4}[wire]
@@ -458,7 +461,8 @@ def _timestamps(descriptor: Any) -> Reader:
             owners, value, _ = each.sorted()
             _once(owners, len(start))
             found.append(_spread(data, start, owners, value, value, _VARINT)[0].astype(np.int64))
-        seconds, nanos = found[0], found[1].astype(np.int32).astype(np.int64)
+        seconds = found[0]
+        nanos = found[1].astype(np.int32).astype(np.int64)
         check((seconds >= FIRST) & (seconds < LAST) & (nanos >= 0) & (nanos <= 999_999_999))
         return pa.array(seconds * 1_000_000 + nanos // 1_000).cast(pa.timestamp("us", tz="UTC"))
 
@@ -467,7 +471,8 @@ def _timestamps(descriptor: Any) -> Reader:
 
 def _wrapped(descriptor: Any) -> Reader:
     field = descriptor.fields_by_name["value"]
-    slots, part = _slots(field, 0), _field(field)
+    slots = _slots(field, 0)
+    part = _field(field)
 
     def read(data: Data, start: Any, stop: Any) -> pa.Array:
         (found,) = _Walk(data, start, stop).run(slots, 1)

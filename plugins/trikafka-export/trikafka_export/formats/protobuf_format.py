@@ -229,7 +229,8 @@ def _map(field: Any, get: Callable[[Any], Any]) -> ToArray:
     key = field.message_type.fields_by_name["key"]
     value = field.message_type.fields_by_name["value"]
     kind = pa.map_(type_of(key), type_of(value))
-    of_keys, of_values = _values(key), _values(value)
+    of_keys = _values(key)
+    of_values = _values(value)
 
     def maps(messages: Messages) -> pa.Array:
         each = list(map(get, messages))
@@ -263,7 +264,8 @@ def _timestamps(messages: Messages) -> pa.Array:
     seconds = pa.array(list(map(attrgetter("seconds"), messages)), pa.int64())
     nanos = pa.array(list(map(attrgetter("nanos"), messages)), pa.int64())
     if len(seconds):
-        times, parts = pc.min_max(seconds).as_py(), pc.min_max(nanos).as_py()
+        times = pc.min_max(seconds).as_py()
+        parts = pc.min_max(nanos).as_py()
         if (
             times["min"] < FIRST
             or times["max"] >= LAST

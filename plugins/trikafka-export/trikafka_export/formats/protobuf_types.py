@@ -118,7 +118,8 @@ def pool_of(files: Iterable[bytes], where: str) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool
     from google.protobuf.message import DecodeError
 
-    pool, waiting = descriptor_pool.DescriptorPool(), {}
+    pool = descriptor_pool.DescriptorPool()
+    waiting = {}
     try:
         for each in files:
             file = descriptor_pb2.FileDescriptorProto.FromString(each)
@@ -176,7 +177,8 @@ def name_at(file: bytes, indexes: Sequence[int]) -> str | None:
     for index in indexes:
         if not 0 <= index < len(inside):
             return None
-        name, inside = f"{name}.{inside[index].name}", inside[index].nested_type
+        name = f"{name}.{inside[index].name}"
+        inside = inside[index].nested_type
     return str(name).lstrip(".")
 
 

@@ -362,7 +362,8 @@ def _body(response: Any, due: float) -> bytes:
 
     A socket's timeout restarts with each byte; the limit here does not.
     """
-    length, found = response.length, bytearray()
+    length = response.length
+    found = bytearray()
     while len(found) <= _MOST_BYTES and (part := response.read1(1 << 16)):
         found += part
         if time.monotonic() >= due:

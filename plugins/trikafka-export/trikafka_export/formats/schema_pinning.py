@@ -45,7 +45,8 @@ def check(format: Mapping[str, Any], asked: ParseOptions, destination: str) -> N
     """
     read = [column for column in COLUMNS if format.get(column, "binary") != "binary"]
     for column in COLUMNS:
-        kept, wanted = format.get(column, "binary"), asked.of(column).format
+        kept = format.get(column, "binary")
+        wanted = asked.of(column).format
         if wanted is not None and wanted != kept:
             raise ConfigurationError(
                 f"{destination} was exported with {column}_format={kept!r} and keeps it; choose "

@@ -169,7 +169,8 @@ class TableColumns:
             if table.num_rows == 1:
                 return self._cast(table.slice(0, 0)), {table["offset"][0].as_py(): str(error)}
         half = table.num_rows // 2
-        (first, wrong), (second, also) = self.fit(table.slice(0, half)), self.fit(table.slice(half))
+        first, wrong = self.fit(table.slice(0, half))
+        second, also = self.fit(table.slice(half))
         return pa.concat_tables([first, second]), wrong | also
 
     def _cast(self, table: pa.Table) -> pa.Table:

@@ -39,7 +39,8 @@ from .table_log import KEY, commit_with_retries, sync
 _log = logging.getLogger("trikafka.export")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The first and last microsecond of the years that times in JSON can have.
-_FIRST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
+_FIRST_TIME = -62_135_596_800_000_000
+_LAST_TIME = 253_402_300_799_999_999
 #: Parts of a folder's path with which deltalake cannot make a table. It looks for "a%20b" in "a b",
 #: and for "a\b" in "a/b".
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}" + (r"|\\" if os.sep == "/" else ""))
@@ -395,7 +396,8 @@ def _added(each: DataFile, by: Sequence[str]) -> AddAction:
     if "date" in by:
         values["date"] = None if day is None else (_EPOCH + timedelta(days=day)).date().isoformat()
     lows: dict[str, Any] = {"partition": each.partition}
-    highs, nulls = dict(lows), {"partition": 0}
+    highs = dict(lows)
+    nulls = {"partition": 0}
     if "topic" not in by:
         lows["topic"] = highs["topic"] = each.topic
         nulls["topic"] = 0

@@ -138,7 +138,8 @@ class IcebergLog:
         table = self._table()
         if table is None:
             return None
-        location, options = table.location(), dict(self._options.store)
+        location = table.location()
+        options = dict(self._options.store)
         scheme = urlsplit(location).scheme.lower()
         if scheme in SCHEMES:
             offered = table.io.properties
@@ -344,7 +345,8 @@ class IcebergLog:
     def _sync(self, plan: ExportPlan) -> None:
         table = self._known(plan.format)
         if urlsplit(table.location()).scheme in ("", "file"):
-            named, snapshot = [table.metadata_location], table.current_snapshot()
+            named = [table.metadata_location]
+            snapshot = table.current_snapshot()
             if snapshot is not None:
                 named += [
                     snapshot.manifest_list,
@@ -399,7 +401,8 @@ def _opened(name: str | None, given: Mapping[str, Any]) -> Catalog:
     """Open a catalog as pyiceberg does, but with time limits for the calls of a REST catalog."""
     name = name or _ENV_CONFIG.get_default_catalog_name()
     whole = merge_config(_ENV_CONFIG.get_catalog_config(name) or {}, dict(given))
-    uri, type = str(whole.get("uri", "")), str(whole.get("type") or "").lower()
+    uri = str(whole.get("uri", ""))
+    type = str(whole.get("type") or "").lower()
     is_rest = type == "rest" or (not type and uri.startswith("http"))
     if is_rest and uri and not given.get("py-catalog-impl"):
         from .rest_catalog import TimedRestCatalog

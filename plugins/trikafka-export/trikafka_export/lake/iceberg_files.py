@@ -57,7 +57,8 @@ def _bounds(
 ) -> tuple[dict[int, bytes], dict[int, bytes], dict[int, int]]:
     partition = to_bytes(IntegerType(), each.partition)
     lows: dict[int, Any] = {fields["partition"]: partition}
-    highs, nulls = dict(lows), {fields["topic"]: 0, fields["partition"]: 0}
+    highs = dict(lows)
+    nulls = {fields["topic"]: 0, fields["partition"]: 0}
     if len(each.topic) <= _MOST_TEXT:
         lows[fields["topic"]] = highs[fields["topic"]] = to_bytes(StringType(), each.topic)
     for name, bounds in (("offset", each.offsets), ("timestamp", each.times)):

@@ -39,7 +39,8 @@ def lake_options(given: Mapping[str, Any]) -> LakeOptions:
         ConfigurationError: An option is wrong.
     """
     rest = dict(given)
-    format, destination = str(rest.pop("format")).strip().lower(), str(rest.pop("destination"))
+    format = str(rest.pop("format")).strip().lower()
+    destination = str(rest.pop("destination"))
     store = {name: rest.pop(name) for name in list(rest) if name.startswith(PREFIX)}
     properties = {
         name.removeprefix(f"{_CATALOG}."): secret(str(rest.pop(name)))

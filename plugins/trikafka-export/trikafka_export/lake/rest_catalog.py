@@ -21,7 +21,8 @@ from trikafka import ConfigurationError
 from trikafka.errors.peer_text import peer_text
 
 #: The limits (milliseconds) for connecting, and for waiting for bytes of a response.
-CONNECTION, SOCKET = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"
+CONNECTION = "rest.client.connection-timeout-ms"
+SOCKET = "rest.client.socket-timeout-ms"
 _DEFAULTS = {CONNECTION: 10_000, SOCKET: 60_000}
 #: Python objects in error texts. Their addresses differ each time, and an outage is to be reported
 #: once.

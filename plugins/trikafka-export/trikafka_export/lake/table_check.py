@@ -91,7 +91,8 @@ class _Counts(NamedTuple):
 def _count(offsets: Iterable[object], parts: Sequence[_Part]) -> _Counts:
     first, last = parts[0].start, parts[-1].end
     seen = np.zeros(last - first, dtype=bool)
-    starts, ends = np.array([part.start for part in parts]), np.array([part.end for part in parts])
+    starts = np.array([part.start for part in parts])
+    ends = np.array([part.end for part in parts])
     per_part = np.zeros(len(parts), dtype=np.int64)
     beside = rows = 0
     for batch in offsets:

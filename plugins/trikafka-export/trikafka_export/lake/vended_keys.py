@@ -70,7 +70,8 @@ class _Keys:
 
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> _Keys:
-        now, token = time.time(), properties.get(TOKEN)
+        now = time.time()
+        token = properties.get(TOKEN)
         ends = str(properties.get(EXPIRES, ""))
         until = int(ends) / 1000 if ends.isdecimal() else now + _WITHOUT_EXPIRY
         hidden = None if token is None else secret(str(token))
