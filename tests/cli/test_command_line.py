@@ -57,7 +57,7 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
     [
         (("toppics",), "did you mean 'topics'"),
         (("consume",), "which topic?"),
-        (("consume", "t", "--no-such-option"), "No such option"),
+        (("consume", "t", "--no-such-option"), "no such option --no-such-option (see"),
         (("consume", "t", "-X", "group.idd=5"), "did you mean 'group.id'"),
         (("consume", "t", "-X", "linger.ms=5"), "linger_ms"),
         (("consume", "t", "-X", "fetch.max.wait.ms=soon"), "must be a number"),

@@ -269,8 +269,8 @@ def _sentence(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
         error = _about_variable(error)
         text = _one_line(error.format_message()).rstrip(".")
-        if isinstance(error, click.NoSuchOption) and (hint := option_hint(error)):
-            text = f"no such option {error.option_name}{hint}"
+        if isinstance(error, click.NoSuchOption):
+            text = f"no such option {error.option_name}{option_hint(error)}"
         text += argument_hint(error)
         # click does not say which command lacks the value of an option.
         where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""

@@ -19,7 +19,10 @@ _OPTIONS = MappingProxyType(
     {
         "--offset": "--from",
         "--from-beginning": "--from beginning",
-        **dict.fromkeys(("--max-messages", "--num", "-n"), "--count"),
+        **dict.fromkeys(("--max-messages", "--max", "--limit", "--num", "-n"), "--count"),
+        **dict.fromkeys(("--tail", "--last"), "--from -10"),
+        **dict.fromkeys(("--since", "--after"), "--from -1h"),
+        **dict.fromkeys(("--filter", "--match"), "--grep"),
         "--exit": "--until-end",
         "--to-earliest": "--to earliest",
         "--to-latest": "--to latest",
@@ -39,6 +42,7 @@ _OPTIONS = MappingProxyType(
             ("--consumer-property", "--producer-property", "--command-property", "--property"), "-X"
         ),
         "--format": "--output",
+        "--output": "--format",
         "-c": "--config",
         "-J": "-f json",
         "--isolation-level": "-X isolation.level=read_committed",
@@ -247,7 +251,10 @@ class Suggesting(click.Group):
 
 
 def option_hint(error: click.NoSuchOption) -> str:
-    """Return the hint for an option of another tool; empty if there is none."""
+    """Return the hint for an unknown option; empty if none is meant for sure.
+
+    It may be an option of another tool, or a mistyped one.
+    """
     if error.ctx is None:
         return ""
     meant = _MODES.get(error.option_name) if error.ctx.parent is None else None
@@ -258,6 +265,10 @@ def option_hint(error: click.NoSuchOption) -> str:
             name for param in error.ctx.command.params for name in (*param.opts, param.metavar)
         }
         meant = ours if ours.split()[0] in {name and name.rstrip(".") for name in names} else None
+    if meant is None:
+        # click itself suggests options that have little in common with the one that was given.
+        own = [name for param in error.ctx.command.params for name in param.opts]
+        meant = next(iter(get_close_matches(error.option_name, own, n=1, cutoff=0.8)), None)
     return f"; did you mean {meant!r}?" if meant else ""
 
 
