@@ -227,7 +227,8 @@ class RecordBatch(Sequence[Record[Key, Value]], Generic[Key, Value]):
 
         The consumer calls async deserializers when it receives the batch, and a record whose
         deserializer failed raises the same error each time that it is read. Plain ones are called
-        when a record is read, so a batch of theirs is returned as it is.
+        when a record is read, so a batch of theirs is returned as it is. When cancelled, this batch
+        is as before.
         """
         return self
 

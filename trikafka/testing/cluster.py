@@ -229,6 +229,12 @@ class ScriptedCluster:
     async def dial(self, host: str, port: int) -> trio.abc.Stream:
         """Connect to a node; pass this method to a client as ``dial``.
 
+        A lost node (:meth:`lose`) never answers: the call waits until it is cancelled.
+
+        Args:
+            host: The host of the node's address.
+            port: Its port.
+
         Raises:
             ConnectionRefusedError: The node is down, or refuses connections.
             OSError: There is no such node.
@@ -300,9 +306,11 @@ class ScriptedCluster:
         return self._script.requests(api, node, where)
 
     def transferred(self, api: Api | None = None, *, node: int | None = None) -> tuple[int, int]:
-        """Return the bytes of the matching requests and of their responses.
+        """Return the bytes of the matching requests and of their responses, with frame lengths.
 
-        Frame lengths are included.
+        Args:
+            api: The name or number of the API; ``None`` for all.
+            node: The node id; ``None`` for all.
         """
         found = self._script.requests(api, node, None)
         return sum(seen.request_bytes for seen in found), sum(seen.response_bytes for seen in found)
@@ -311,6 +319,8 @@ class ScriptedCluster:
         self, api: Api, count: int = 1, *, node: int | None = None, where: Predicate | None = None
     ) -> Seen:
         """Wait until ``count`` matching requests have arrived since the start; return the last one.
+
+        There is no limit: cancel the wait by a scope.
 
         Args:
             api: The name or number of the API.
@@ -457,7 +467,16 @@ class ScriptedCluster:
         node: int | None = None,
         where: Predicate | None = None,
     ) -> Rule:
-        """Omit a topic, or one of its partitions, from the response to an executed request."""
+        """Omit a topic, or one of its partitions, from the response to an executed request.
+
+        Args:
+            api: The name or number of the API.
+            topic: The topic.
+            partition: The partition to omit; ``None`` for the whole topic.
+            times: The number of responses; ``None`` for all.
+            node: Only responses of this node.
+            where: Only responses to requests for which this predicate is true.
+        """
         return self._rule(api, LeaveOut(topic, partition), times, node, where)
 
     def on(
@@ -564,7 +583,12 @@ class ScriptedCluster:
         self._set_state(node, NodeState.UP)
 
     def refuse(self, node: int, refused: bool = True) -> None:
-        """Refuse new connections to a node, or accept them again; open ones continue."""
+        """Refuse new connections to a node, or accept them again; open ones continue.
+
+        Args:
+            node: The node id.
+            refused: False to accept connections again.
+        """
         self._node(node).accepts = not refused
 
     def disconnect(self, node: int | None = None) -> None:
@@ -576,16 +600,27 @@ class ScriptedCluster:
                 connection.close()
 
     def move_leader(self, topic: str, partition: int, node: int | None) -> None:
-        """Elect another leader of a partition, in the next leader epoch; ``None``: no leader."""
+        """Elect another leader of a partition, in the next leader epoch.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            node: The id of the new leader; ``None``: there is no leader.
+        """
         if node is not None:
             self._node(node)
         self.partition(topic, partition).elect(node)
         self._state.changed.notify()
 
     def elect_uncleanly(self, topic: str, partition: int, node: int, end: int) -> None:
-        """Elect a leader whose log ends at ``end``, in the next leader epoch.
+        """Elect a leader whose log lacks the last records, in the next leader epoch.
 
-        Later records are lost in whole batches, as in Kafka's unclean election.
+        Args:
+            topic: The topic.
+            partition: The partition.
+            node: The id of the new leader.
+            end: The end of its log. Later records are lost in whole batches, as in Kafka's unclean
+                election.
         """
         self._node(node)
         log = self.partition(topic, partition)
@@ -594,9 +629,13 @@ class ScriptedCluster:
         self._state.changed.notify()
 
     def lag(self, topic: str, partition: int, node: int, end: int | None) -> None:
-        """Limit a follower to the records before ``end``; ``None``: all records.
+        """Let a follower lag behind; it has an effect in a cluster with racks.
 
-        It has an effect in a cluster with racks.
+        Args:
+            topic: The topic.
+            partition: The partition.
+            node: The id of the follower.
+            end: The end of its log; ``None``: it has all records.
         """
         lagging = self.partition(topic, partition).lagging
         lagging.pop(node, None)
@@ -607,7 +646,12 @@ class ScriptedCluster:
     def tier(self, topic: str, partition: int, before: int, *, readable: bool = True) -> None:
         """Move the records before an offset to remote storage (KIP-405).
 
-        Without ``readable``, a fetch of them fails with OFFSET_MOVED_TO_TIERED_STORAGE.
+        Args:
+            topic: The topic.
+            partition: The partition.
+            before: The first offset that stays on the brokers.
+            readable: False if a fetch of the others shall fail with
+                OFFSET_MOVED_TO_TIERED_STORAGE.
         """
         log = self.partition(topic, partition)
         log.tiered = before
@@ -624,9 +668,11 @@ class ScriptedCluster:
                 each.sessions.by_id.clear()
 
     def move_coordinator(self, node: int, group: str | None = None) -> None:
-        """Move the coordinator of a group, or of all groups.
+        """Move the coordinator of a group; members that wait in a rebalance get NOT_COORDINATOR.
 
-        Members that wait in a rebalance get NOT_COORDINATOR.
+        Args:
+            node: The id of the new coordinator.
+            group: The group; ``None`` for all groups.
         """
         self._node(node)
         if group is None:
@@ -655,8 +701,11 @@ class ScriptedCluster:
     ) -> None:
         """Create a topic.
 
-        Of its config, ``max.message.bytes``, ``message.timestamp.type`` and ``cleanup.policy`` have
-        an effect.
+        Args:
+            name: Its name.
+            partitions: The number of its partitions.
+            config: Its config, of which ``max.message.bytes``, ``message.timestamp.type`` and
+                ``cleanup.policy`` have an effect.
 
         Raises:
             ValueError: There is such a topic.
@@ -711,8 +760,12 @@ class ScriptedCluster:
     ) -> int:
         """Append records to a partition as one batch; return its first offset.
 
-        A record is a value, or ``(key, value[, timestamp in ms[, headers]])``. Without a timestamp
-        it gets the cluster's time.
+        Args:
+            topic: The topic.
+            partition: The partition.
+            records: Each a value, or ``(key, value[, timestamp in ms[, headers]])``. Without a
+                timestamp a record gets the cluster's time.
+            compression: The codec of the batch.
         """
         data = encode_batch(records, timestamp=self.now_ms(), compression=compression)
         return self.append_batch(topic, partition, data)

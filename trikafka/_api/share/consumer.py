@@ -174,6 +174,10 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
     async def flush(self) -> None:
         """Send every acknowledgement made so far; return when the brokers have taken them.
 
+        There is no limit of its own: an acknowledgement without an outcome fails at the end of its
+        lock. When cancelled, those on their way go on, and :meth:`Delivery.acknowledged` has their
+        outcome.
+
         Raises:
             AcknowledgementError: One of them failed.
             LockLostError: One of them came too late.
