@@ -200,10 +200,11 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without a group's coordination.
 
-        Partitions that were assigned before keep their positions. With auto commit, a partition
-        that an earlier call took away goes on after its last processed record, even before the
-        next auto commit has committed that. An empty ``partitions`` assigns nothing; a consumer
-        that was subscribed leaves its group in the background. :meth:`unsubscribe` commits at once.
+        Partitions that were assigned before keep their positions. With auto commit, what is
+        processed of the others is committed at once, in the background; :meth:`unsubscribe` waits
+        for that. A partition that a later call returns goes on after its last processed record in
+        any case. An empty ``partitions`` assigns nothing; a consumer that was subscribed leaves
+        its group in the background.
 
         Args:
             partitions: All partitions to read from now on.
@@ -221,9 +222,12 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             self._parts.start_soon(self._unsubscribe_in_background)
             return
         returning: dict[TopicPartition, LeftBehind] = {}
-        if self._parts.group.auto_commit is not None and not self._subscription.grouped:
-            returning = self._parts.group.auto_commit.carry_over(frozenset(wanted))
-        self._parts.metadata.want({tp.topic for tp in wanted})
+        topics = {tp.topic for tp in wanted}
+        auto_commit = self._parts.group.auto_commit
+        if auto_commit is not None and not self._subscription.grouped:
+            returning = auto_commit.carry_over(frozenset(wanted))
+            topics |= auto_commit.left_topics
+        self._parts.metadata.want(topics)
         if wanted:
             self._subscription.assign(wanted)
         else:

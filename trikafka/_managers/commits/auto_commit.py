@@ -70,6 +70,11 @@ class AutoCommit:
         # What is due of partitions that ``assign`` took away.
         self._left_behind: dict[TopicPartition, LeftBehind] = {}
         self._tick = trio.CancelScope()
+        # The numbers of the commits in progress.
+        self._under_way: set[int] = set()
+        # True if ``assign`` has taken away something since the last commit at the interval began.
+        self._urgent = False
+        self._soon = trio.Event()  # set: commit before the interval is over
         self._failures = 0  # in a row; the first one and the end of the row are logged
         self.last_error: TrikafkaError | None = None  # the error of the last commit, if it failed
         # The time since which something has been due and no commit of it has succeeded.
@@ -119,6 +124,7 @@ class AutoCommit:
                 )
         except PartitionNotOwnedError as error:
             _log.debug("auto commit: %s", error)
+            self._ended(number)
             # Commit the partitions that are still assigned.
             return await self.commit(partitions, timeout)
         except TrikafkaError as error:
@@ -176,8 +182,12 @@ class AutoCommit:
         return check
 
     def begin(self) -> int:
-        """Count a commit that begins, by any caller. Returns its number."""
+        """Count a commit that begins, by any caller. Returns its number.
+
+        :meth:`committed` or :meth:`commit_unknown` must follow.
+        """
         self._begun += 1
+        self._under_way.add(self._begun)
         return self._begun
 
     def committed(self, positions: Positions, number: int) -> None:
@@ -195,6 +205,7 @@ class AutoCommit:
                 number > left.begun or position.offset >= left.position.offset
             ):
                 del self._left_behind[tp]
+        self._ended(number)
 
     @property
     def obstacle(self) -> Exception | None:
@@ -213,6 +224,19 @@ class AutoCommit:
         for tp in positions:
             if number > self._last.get(tp, (0, 0))[1]:
                 self._last[tp] = None, number
+        self._ended(number)
+
+    def _ended(self, number: int) -> None:
+        self._under_way.discard(number)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """Commit now what ``assign`` took away.
+
+        A commit in progress comes first: it may write a later offset of the same partition.
+        """
+        if self._urgent and self._left_behind and not self._under_way:
+            self._soon.set()
 
     def hold(self, held: bool = True) -> None:
         """Commit nothing at the interval, because the consumer leaves.
@@ -230,11 +254,16 @@ class AutoCommit:
     def carry_over(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, LeftBehind]:
-        """Keep what is due of partitions other than these for the next commit.
+        """Keep what is due of partitions other than these, and have it committed at once.
 
         Called before ``assign``. Returns the positions of those partitions that ``assign`` took
         away before and now returns. They are not committed yet, so the group's offsets are older.
         """
+        # A program may hand a partition to another consumer of the group by assign(). That consumer
+        # reads the group's offset, and commits newer ones. A commit that waited for the interval
+        # would come after those, and set the group back. Java's client forgets the position unless
+        # the interval is over at the call, so the other consumer gets up to an interval of records
+        # again.
         returning = {tp: self._left_behind[tp] for tp in partitions if tp in self._left_behind}
         owned = self._assignment.partitions
         self._left_behind = {
@@ -244,15 +273,28 @@ class AutoCommit:
             for tp, position in self.due().items()
             if tp not in partitions
         }
+        self._urgent |= any(tp in owned for tp in self._left_behind)
+        self._hurry()
         return returning
 
+    @property
+    def left_topics(self) -> set[str]:
+        """The topics of what ``assign`` took away and no commit has written yet.
+
+        While their ids are known, a commit cannot write to a new topic of the same name.
+        """
+        return {tp.topic for tp in self._left_behind}
+
     async def run(self) -> None:
-        """Commit at the interval, until cancelled.
+        """Commit at the interval, and at once what ``assign`` took away, until cancelled.
 
         A commit happens only while the group knows the member, or partitions were assigned by hand.
         """
         while True:
-            await trio.sleep(self._interval)
+            with trio.move_on_after(self._interval):
+                await self._soon.wait()
+            self._soon = trio.Event()
+            self._urgent = False
             if self._held:
                 continue
             # After an event loop that was blocked for a session, this may run before the task that
