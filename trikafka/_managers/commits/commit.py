@@ -286,6 +286,10 @@ class Commits:
         now = self._member.identity
         if began.joined and (not now.joined or now.member_id != began.member_id):
             raise commit_failed(self._group, call.last_error) from call.last_error
+        # A consumer with assign() may have subscribed and joined since. With the new identity the
+        # coordinator would accept positions of partitions that other members own.
+        if now.joined and not began.joined:
+            raise _group_has_members(self._group) from call.last_error
 
     async def _commit_once(self, call: Call, commit: _Commit, ours: Callable[[], None]) -> None:
         """Make one attempt to commit what is left of ``commit``.
