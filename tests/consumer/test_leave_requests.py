@@ -14,6 +14,8 @@ import trio
 from consuming import T0, Notes, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
+from trikafka.error_codes import ErrorCode
+from trikafka.errors import TrikafkaError
 from trikafka.testing import ScriptedCluster
 
 UNKNOWN_MEMBER_ID = 25
@@ -258,3 +260,27 @@ async def test_cancelled_leave_is_logged_as_such(
             "before a response"
         )
     assert caplog.messages[-1].endswith(" left")  # the end of the block leaves again
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_failed_member_that_closes_has_left(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, protocol: str
+) -> None:
+    """The close comes while the failed member leaves by itself, and leaves once more."""
+    async with cluster_of(records=1) as cluster:
+        async with member_of(cluster, group_protocol=protocol) as consumer:
+            if protocol == "classic":
+                leave = "LeaveGroup"
+                cluster.fail("SyncGroup", ErrorCode.INVALID_GROUP_ID)
+            else:
+                leave = "ConsumerGroupHeartbeat"
+                await values(consumer, 1)
+                cluster.fail(
+                    leave, ErrorCode.INVALID_REQUEST, where=lambda request: request.member_epoch > 0
+                )
+            cluster.delay(leave, 0.5)
+            with pytest.raises(TrikafkaError):
+                await consumer.receive()
+        assert not [line for line in caplog.messages if "could not leave" in line]
+        leaves = cluster.requests(leave)
+        assert protocol == "classic" or leaves[-1].request.member_epoch == -1

@@ -318,7 +318,7 @@ class ClassicMembership(MembershipBase):
         why = self._why_leaving(closing)
         await leave_with_retries(
             self._config,
-            LeaveReport(self._group, identity, self._events, why),
+            LeaveReport(self._group, identity, self._events, why, repeated=not closing),
             partial(self._ask_to_leave, group_messages.leave_request(self._group, identity, why)),
             self._may_go_on,
         )

@@ -290,12 +290,12 @@ class ConsumerHeartbeats:
                 raise
         self.in_group = False
 
-    async def leave(self, operation: str, why: str) -> None:
+    async def leave(self, operation: str, why: str, *, repeated: bool = False) -> None:
         """Leave the group, permanently or as a static member that will return.
 
         Best effort, within a limit of its own. ``operation`` is ``group_membership_operation``
         (KIP-1092): a dynamic member that should remain sends nothing. ``why`` is for observers; the
-        protocol has no field for it.
+        protocol has no field for it. ``repeated``: another leave follows if this one is cancelled.
         """
         was = self._member.identity
         static = was.instance_id is not None
@@ -309,7 +309,7 @@ class ConsumerHeartbeats:
         )
         await leave_with_retries(
             self._config,
-            LeaveReport(self._group, was, self._events, why),
+            LeaveReport(self._group, was, self._events, why, repeated=repeated),
             partial(self._ask_to_leave, request),
             self._requests.recover,
         )

@@ -100,7 +100,7 @@ class ConsumerMembership(MembershipBase):
 
     async def _leave_group(self, *, closing: bool = False) -> None:
         operation = self._config.group_membership_operation if closing else "default"
-        await self._heartbeats.leave(operation, self._why_leaving(closing))
+        await self._heartbeats.leave(operation, self._why_leaving(closing), repeated=not closing)
 
     def _still_known(self) -> bool:
         return True

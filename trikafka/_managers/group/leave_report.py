@@ -34,7 +34,7 @@ _CUT_OFF = "the leave was cancelled, or the time for the close was up, before a 
 class LeaveReport:
     """A context manager around the attempts of one leave. It reports the outcome at its end.
 
-    A leave that was cancelled is reported, too.
+    A leave that was cancelled is reported, too, unless another one follows.
 
     Args:
         group: The group.
@@ -42,6 +42,7 @@ class LeaveReport:
         events: Notified of the end.
         why: The reason that observers get.
         consequence: The consequence of a leave that failed, until the member's session ends.
+        repeated: True if another leave follows when this one is cancelled, and reports the outcome.
     """
 
     def __init__(
@@ -51,8 +52,11 @@ class LeaveReport:
         events: MembershipEvents,
         why: str,
         consequence: str = "its partitions have no owner",
+        *,
+        repeated: bool = False,
     ) -> None:
         self._group = group
+        self._repeated = repeated
         self._consequence = consequence
         self._identity = identity
         self._events = events
@@ -82,6 +86,9 @@ class LeaveReport:
         if self._left or isinstance(self._error, MemberFencedError):
             _log.info("group %s: %s left", self._group, peer_text(self._identity.member_id))
             self._events.left(self._identity, self._why)
+            return
+        if self._repeated and kind is not None and issubclass(kind, trio.Cancelled):
+            _log.debug("group %s: a leave was cut off; another one follows", self._group)
             return
         _log.warning(
             "group %s: %s could not leave, so %s until its session ends: %s",

@@ -346,7 +346,8 @@ class MembershipBase(ABC):
         """Leave the group at the coordinator. Best effort, within a limit of its own.
 
         With ``closing`` the member will not return, so ``group_membership_operation`` counts
-        (KIP-1092). Otherwise dynamic members leave and static ones stay.
+        (KIP-1092). Otherwise dynamic members leave and static ones stay, and another leave follows
+        if this one is cancelled: that of the close, or of the next :meth:`run`.
         """
 
     # Events from other parts of the consumer.

@@ -125,7 +125,7 @@ class ShareMembership:
         self._events.report("stale", why)
         self._assignment.assign(())
         self._give_back()
-        await self.leave()
+        await self._leave(repeated=True)
         # A receive may have begun before the member was stale, or while it left. It looks again
         # now, and reports that the program is back.
         self._deliver.notify()
@@ -250,6 +250,10 @@ class ShareMembership:
 
         No-op if the coordinator does not have this member, such as after it left as a stale one.
         """
+        await self._leave()
+
+    async def _leave(self, *, repeated: bool = False) -> None:
+        """Do the work of :meth:`leave`. ``repeated``: it is called again if this is cancelled."""
         identity = self._member.identity
         if not self._known or isinstance(self.fatal, UnsupportedVersionError):
             return
@@ -259,7 +263,12 @@ class ShareMembership:
         )
         consequence = "it counts as a member"
         report = LeaveReport(
-            self._group, identity, self._events, "the share consumer leaves", consequence
+            self._group,
+            identity,
+            self._events,
+            "the share consumer leaves",
+            consequence,
+            repeated=repeated,
         )
         if self._member.state is not MemberState.STALE:
             self._member.to(MemberState.LEAVING)
