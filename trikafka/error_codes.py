@@ -152,3 +152,7 @@ class ErrorCode(IntEnum):
     GROUP_DELETION_FAILED = 134
     STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
     CONTROLLER_ID_NOT_REGISTERED = 136
+
+
+#: The codes that trikafka knows. A newer broker may answer with others.
+KNOWN_CODES = frozenset(map(int, ErrorCode))

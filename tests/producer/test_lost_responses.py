@@ -311,3 +311,13 @@ async def test_admin_calls_survive_damaged_responses(way: str, autojump_clock: C
                 assert rule.spent
             assert "new" in await admin.list_topics()
             assert "t" not in await admin.list_topics()
+
+
+async def test_unknown_code_leaves_a_doubt(autojump_clock: Clock) -> None:
+    """A newer broker may answer with any code, also after it has appended the batch."""
+    async with ready() as (cluster, producer):
+        cluster.fail("Produce", 999, after=True)
+        with pytest.raises(TrikafkaError) as caught:
+            await producer.send("t", b"second")
+        assert caught.value.maybe_written
+        assert values(cluster) == [b"second"]

@@ -29,7 +29,7 @@ INVALID_SESSION_TIMEOUT, INVALID_REQUEST
 
 from __future__ import annotations
 
-from ..error_codes import ErrorCode
+from ..error_codes import KNOWN_CODES, ErrorCode
 from .classes import (
     AuthenticationError,
     AuthorizationError,
@@ -38,8 +38,6 @@ from .classes import (
     TrikafkaError,
 )
 
-_KNOWN = frozenset(code.value for code in ErrorCode)
-
 
 def may_be_lifted(error: TrikafkaError) -> bool:
     """Return whether the refusal ``error`` may pass without a change of the program."""
@@ -47,4 +45,4 @@ def may_be_lifted(error: TrikafkaError) -> bool:
         return True
     if not isinstance(error, BrokerResponseError):
         return False
-    return error.code == ErrorCode.UNKNOWN_SERVER_ERROR or error.code not in _KNOWN
+    return error.code == ErrorCode.UNKNOWN_SERVER_ERROR or error.code not in KNOWN_CODES

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar, cast
 
 from ..._wire._format import Buffer
 from ..._wire.records import BatchEncoder, decode_records
-from ...error_codes import ErrorCode
+from ...error_codes import KNOWN_CODES, ErrorCode
 from ...errors import BrokerResponseError, TransactionAbortableError
 from ...errors.copies import again
 from ...types import RecordMetadata, TopicPartition
@@ -22,7 +22,8 @@ from .sequences import ProducerIdentity, on_wire
 #: Codes after which the broker may have the batch all the same: unknown, timed out, lost, too few
 #: replicas after the append, disk. With ``acks=all`` a leader that loses its leadership while it
 #: waits for the replicas answers NOT_LEADER_OR_FOLLOWER or UNKNOWN_TOPIC_OR_PARTITION. The new
-#: leader may have the batch then (seen on Kafka 4.3.1).
+#: leader may have the batch then (seen on Kafka 4.3.1). So may a broker with a code that trikafka
+#: does not know.
 AMBIGUOUS = frozenset(
     (
         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -34,6 +35,10 @@ AMBIGUOUS = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
 )
+
+
+def _is_ambiguous(code: int | None) -> bool:
+    return code in AMBIGUOUS or (code is not None and code not in KNOWN_CODES)
 
 
 class OutcomeSignal(Protocol):
@@ -220,7 +225,7 @@ class ProducerBatch:
         # the broker was frozen. The broker is remembered in ``possibly_in_flight_at``. A request
         # that was only queued (``unsent``) proves that the broker has nothing.
         if isinstance(said, BrokerResponseError):
-            self.maybe_written |= said.code in AMBIGUOUS
+            self.maybe_written |= _is_ambiguous(said.code)
         elif not unsent:
             self.maybe_written = True
             if self.node is not None:
