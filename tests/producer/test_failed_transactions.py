@@ -404,3 +404,21 @@ async def test_waiting_begin_fails_when_closing(version: int, autojump_clock: Cl
 async def begun(producer: Producer) -> None:
     async with producer.transaction():
         pass
+
+
+@both
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, 999])
+async def test_abort_outlasts_a_failed_look_up(
+    version: int, code: int, autojump_clock: Clock
+) -> None:
+    """The coordinator moves during the abort, and the broker fails at the look-up."""
+    async with transacting(version) as (cluster, producer):
+        with pytest.raises(Own):
+            async with producer.transaction():
+                await producer.send("t", b"x", partition=0)
+                cluster.fail("EndTxn", ErrorCode.NOT_COORDINATOR)
+                cluster.fail("FindCoordinator", code, 2)
+                raise Own
+        async with producer.transaction():
+            await producer.send("t", b"y", partition=0)
+        assert await committed(cluster) == [b"y"]

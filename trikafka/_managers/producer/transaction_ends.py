@@ -27,6 +27,7 @@ from ...errors import (
     TransactionUndecidedError,
     TrikafkaError,
 )
+from ...errors.refusals import may_be_lifted
 from ...interfaces import ProduceManager
 from .offsets_under_way import OffsetsUnderWay
 from .transaction_coordinator import TransactionCoordinator
@@ -333,11 +334,12 @@ def _asks_again(pending: PendingEndTxn, error: TrikafkaError, proof: Proof) -> b
     """Return whether EndTxn must be sent again, because only the coordinator knows the outcome."""
     if proof is Proof.NOTHING or error.retriable:
         return True
-    # Credentials or permissions were missing, so this attempt changed nothing. If no earlier
-    # attempt can have carried out a commit, it fails at once, so that its caller can abort. In all
-    # other cases the request is repeated until the permissions are granted.
+    # Credentials or permissions were missing, or the look-up of the coordinator failed, so this
+    # attempt changed nothing. If no earlier attempt can have carried out a commit, it fails at
+    # once, so that its caller can abort. In all other cases the request is repeated until the
+    # permissions are granted, or the broker has recovered.
     undone = pending.commit and not pending.doubt and not pending.named
-    return isinstance(error, AuthenticationError | AuthorizationError) and not undone
+    return may_be_lifted(error) and not undone
 
 
 async def back_off(retry: Retry, error: TrikafkaError) -> None:
