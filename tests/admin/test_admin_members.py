@@ -19,6 +19,7 @@ from trikafka import (
     IllegalStateError,
     SharePartitionOffset,
     TopicPartition,
+    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable, respond
@@ -398,6 +399,27 @@ async def test_undeleted_group_has_the_reason(autojump_clock: trio.testing.MockC
         async with opened(cluster) as admin:
             with pytest.raises(trikafka.BrokerResponseError, match=r"group 'g' \(2 members\)"):
                 await admin.delete_groups(["g"])
+
+
+async def test_share_offsets_of_missing_partitions(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Kafka 4.4.0 does not answer a request that names one."""
+    strange = TopicPartition("t", 7)
+
+    def names_it(request: Any) -> bool:
+        named = [each for group in request.groups for each in group.topics or ()]
+        return any(7 in each.partitions for each in named)
+
+    async with ScriptedCluster(topics={"t": 2}) as cluster, opened(cluster) as admin:
+        cluster.silence("DescribeShareGroupOffsets", None, where=names_it)
+        await admin.alter_share_group_offsets("h", {T1: 0})
+        with trio.fail_after(1):
+            with pytest.raises(UnknownTopicOrPartitionError, match=r"partition t-7 .*2 partitions"):
+                await admin.list_share_group_offsets({"g": [T0, strange]})
+            with pytest.raises(AdminErrors, match="partition t-7") as caught:
+                await admin.list_share_group_offsets({"g": [T0, strange], "h": None})
+        assert caught.value.results["h"].keys() == {T1}
 
 
 async def test_share_offsets_live_in_the_cluster(autojump_clock: trio.testing.MockClock) -> None:

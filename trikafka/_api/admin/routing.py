@@ -147,6 +147,26 @@ class Routing:
 
         await at_leaders(call, self._metadata, parts.left, ask, parts.failed, parts.refuse)
 
+    async def lacking(
+        self, call: RunningCall, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, TrikafkaError]:
+        """Return the errors of the partitions that their topics do not have.
+
+        Topics that do not exist are left to the broker that is asked about them.
+        """
+        if not (wanted := list(partitions)):
+            return {}
+        topics = {tp.topic for tp in wanted}
+        seen = await call.step("look up the topics", lambda: self._metadata.refresh(topics))
+        errors: dict[TopicPartition, TrikafkaError] = {}
+        for tp in filter(seen.lacks, wanted):
+            try:
+                seen.leader(tp)
+            except TrikafkaError as error:
+                error.retriable = False  # the metadata is fresh, so waiting would not help
+                errors[tp] = error
+        return errors
+
     async def coordinators(
         self,
         call: RunningCall,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from ..._net.deadlines import RunningCall
@@ -128,6 +129,12 @@ async def offsets(
     routing: Routing, call: RunningCall, parts: Parts[str, PartitionOffsets], wanted: Wanted
 ) -> None:
     """Ask the coordinators for the offsets of the groups that are left."""
+    # Kafka 4.4.0 never answers a request that names a partition which its topic lacks.
+    named = {group: wanted[group] or () for group in parts.left}
+    lacking = await routing.lacking(call, dict.fromkeys(chain.from_iterable(named.values())))
+    for group, partitions in named.items():
+        if failures := {tp: lacking[tp] for tp in partitions if tp in lacking}:
+            parts.failed(group, combined(failures))
 
     def build(groups: list[str]) -> Any:
         group = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
