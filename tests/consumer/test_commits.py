@@ -335,6 +335,28 @@ async def test_handed_over_partition_is_not_set_back(autojump_clock: Clock) -> N
         assert committed(cluster) == 5
 
 
+async def test_stand_alone_commit_is_not_a_members(autojump_clock: Clock) -> None:
+    """The consumer subscribed and joined while its commit from outside the group was repeated."""
+    settings = {"group_id": "g", "enable_auto_commit": False}
+    async with (
+        cluster_of(records=9) as cluster,
+        consumer_of(cluster, **settings) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def commit() -> None:
+            with pytest.raises(CommitFailedError):
+                await consumer.commit({T0: 3})
+
+        cluster.fail("OffsetCommit", 14, 10)
+        nursery.start_soon(commit)
+        await trio.sleep(0.1)
+        consumer.subscribe(["t"])
+        await values(consumer, 5)
+        await trio.sleep(20)
+        assert committed(cluster) is None
+
+
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 async def test_returning_partition_skips_nothing(reset: str, autojump_clock: Clock) -> None:
     """It is assigned again before the next auto commit, so the group has no offset of it."""
