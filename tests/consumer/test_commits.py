@@ -335,6 +335,21 @@ async def test_handed_over_partition_is_not_set_back(autojump_clock: Clock) -> N
         assert committed(cluster) == 5
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_position_left_by_assign_is_subscribed_to(
+    protocol: str, autojump_clock: Clock
+) -> None:
+    """The subscription follows in the same step, before the commit has begun."""
+    settings = {"group_id": "g", "group_protocol": protocol}
+    async with cluster_of(records=9) as cluster, consumer_of(cluster, **settings) as consumer:
+        consumer.assign([T0])
+        await values(consumer, 4)
+        assert await consumer.position(T0) == 4
+        consumer.assign([])
+        consumer.subscribe(["t"])
+        assert await values(consumer, 1) == [b"3"]
+
+
 async def test_stand_alone_commit_is_not_a_members(autojump_clock: Clock) -> None:
     """The consumer subscribed and joined while its commit from outside the group was repeated."""
     settings = {"group_id": "g", "enable_auto_commit": False}

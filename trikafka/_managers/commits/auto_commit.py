@@ -109,11 +109,16 @@ class AutoCommit:
         out.
         """
         due = self.due(partitions)
-        if self._subscription.grouped:
+        if self._subscription.grouped and not self._member.identity.joined:
+            # Outside the group, others may have committed newer offsets. What `assign` took away
+            # before `subscribe` goes out as a commit without a member, which the coordinator
+            # accepts only while the group has no members.
+            due = {tp: left.position for tp, left in self._left_behind.items()}
+        elif self._subscription.grouped:
             self._left_behind = {}
-        if not due or (self._subscription.grouped and not self._member.identity.joined):
+        if not due:
             self._settled()
-            return True  # outside the group, others may have committed newer offsets
+            return True
         number = self.begin()
         if self.unsettled_since is None:
             self.unsettled_since = trio.current_time()
