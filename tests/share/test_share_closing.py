@@ -52,6 +52,23 @@ async def test_a_group_that_is_gone_needs_no_leave(
     assert "could not leave" not in caplog.text
 
 
+async def test_a_stale_member_that_closes_has_left(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The close comes while the stale member leaves by itself, and leaves once more."""
+
+    def leaves(request: Any) -> bool:
+        return bool(request.member_epoch == -1)
+
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster, max_poll_interval_ms=1_000) as queue:
+            await queue.receive()
+            cluster.delay("ShareGroupHeartbeat", 0.5, where=leaves)
+            await cluster.seen("ShareGroupHeartbeat", where=leaves)
+        assert "could not leave" not in caplog.text
+        assert not cluster.shares.by_id[GROUP].members
+
+
 async def test_a_close_needs_no_more_than_a_long_poll(autojump_clock: Clock) -> None:
     async with cluster_of(records=1) as cluster:
         async with queue_of(cluster) as queue:
