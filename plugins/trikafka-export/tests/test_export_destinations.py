@@ -230,6 +230,13 @@ async def test_possible_table_name_makes_no_folder(
             pass
 
 
+async def test_impossible_folder_is_an_export_error(tmp_path: Path) -> None:
+    """A folder that cannot be looked at is an error of the export, not of the operating system."""
+    where = tmp_path / ("n" * 300)
+    with pytest.raises(ExportError, match=r"cannot write to .*n: File name too long"):
+        await trikafka.export("t", where, bootstrap_servers="nowhere:1")
+
+
 @pytest.mark.parametrize("name", ["catalog", "catalog.uri", "location"])
 def test_iceberg_option_names_its_format(name: str) -> None:
     """An option of format=iceberg that is given without the format names the format."""

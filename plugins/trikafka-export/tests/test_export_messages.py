@@ -108,6 +108,33 @@ async def test_empty_export_claims_nothing_false(
 
 
 @pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            ["--option", "compression=gzip", "--option", "compression=zstd"],
+            "compression is given twice, with different values: choose one",
+        ),
+        (
+            ["--format", "delta", "--option", "format=parquet"],
+            "format is given twice, with different values: choose one",
+        ),
+        (["--group", ""], "group_id must not be empty text; leave it out instead"),
+        (["--from", "yesterday"], "an export begins at 'beginning' or at a time: 2026-01-31T12:00"),
+        (["--from", "5"], "an export begins at 'beginning' or at a time: 2026-01-31T12:00"),
+        (["--from", "1960-01-01"], "1960-01-01: this is before 1970"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_contradicting_options_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], says: str
+) -> None:
+    """An option that would be ignored, or mean two things, is an error before any request."""
+    assert run(["export", "t", str(tmp_path / "out"), "-b", "nowhere:1", *given]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     "given",
     [["--check", "--abandon"], ["--abandon", "--every", "5s"], ["--check", "--every", "5s"]],
 )

@@ -175,6 +175,24 @@ def test_wrong_name_of_a_decimal_is_refused(name: str) -> None:
         JsonDecoder({"o": {"d": name}})
 
 
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (5, "value_schema: 5 of 'a' is not the name of an Arrow type"),
+        (None, "value_schema: None of 'a' is not the name of an Arrow type"),
+        ({"x": True}, "value_schema: True of 'a.x' is not the name of an Arrow type"),
+        ([], "value_schema: 'a' has 0 types in its list, and needs one"),
+        (["int64", "string"], "value_schema: 'a' has 2 types in its list, and needs one"),
+        ([[]], "value_schema: 'a[]' has 0 types in its list, and needs one"),
+    ],
+    ids=str,
+)
+def test_entry_without_a_type_is_refused(spec: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        JsonDecoder({"a": spec})
+    assert str(caught.value).startswith(says)
+
+
 @given(
     st.binary(max_size=30) | st.text(alphabet='{}[]":, n1.eE-sdlo\\u', max_size=30).map(str.encode)
 )

@@ -104,6 +104,22 @@ REGISTRY = "http://registry:8081"
             {"value_format": "avro", "value_schema": "no/such.avsc"},
             r"^value_schema is neither a schema nor a file that can be read: .*no/such.avsc",
         ),
+        (
+            {"value_format": "protobuf", "value_schema": 5, "value_message": "M"},
+            r"^value_schema must be a descriptor set \(bytes\) or its file, not 5",
+        ),
+        (
+            {"schema_registry": REGISTRY, "schema_registry_cafile": 5},
+            "^schema_registry_cafile must be the name of a file, not 5",
+        ),
+        ({"partition_by": 5}, "^partition_by must name some of date, topic, not 5"),
+        ({"partition_by": None}, "^partition_by must name some of date, topic, not None"),
+        ({"partition_by": [["date"]]}, "^partition_by must name some of date, topic, not"),
+        (
+            {"store.endpoint": "http://h"},
+            "^unknown option 'store.endpoint' of an export to Parquet: it belongs to a destination "
+            "in an object store or HDFS",
+        ),
         ({"dead_letter_topic": " "}, "dead_letter_topic must be the name of a topic"),
         ({"value_forma": "json"}, "did you mean 'value_format'"),
     ],

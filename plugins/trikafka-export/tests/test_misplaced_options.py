@@ -48,6 +48,7 @@ PLUGINS = [writing("walls", "colour"), writing("roofs", "tiles", "colour_of_tile
             "unknown setting 'linger_ms' for export(); it is one of open_producer()",
         ),
         ("walls://x", "session_timeout_ms", "session_timeout_ms is not a setting of an export"),
+        ("walls://x", "value_deserializer", "value_deserializer is not a setting of an export"),
     ],
 )
 async def test_misplaced_option_is_explained(destination: str, given: str, says: str) -> None:
@@ -56,6 +57,23 @@ async def test_misplaced_option_is_explained(destination: str, given: str, says:
     with pytest.raises(ConfigurationError) as caught:
         await trikafka.export("t", destination, **settings)
     assert str(caught.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("topics", "says"),
+    [
+        ("a b", "topic 'a b' has ' ' in its name"),
+        (["t", "a,b"], "topic 'a,b' has ',' in its name"),
+        ("t" * 250, "has 250 characters, and Kafka allows 249"),
+        ("..", "a topic cannot be called '..'"),
+    ],
+    ids=["blank", "comma", "long", "dots"],
+)
+async def test_impossible_topic_is_refused(topics: str | list[str], says: str) -> None:
+    """A name that no topic can have is an error before the first request."""
+    with pytest.raises(ConfigurationError) as caught:
+        await trikafka.export(topics, "walls://x", bootstrap_servers="nowhere:1")
+    assert says in str(caught.value)
 
 
 async def test_exporter_without_a_block_is_explained() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trikafka.cli.options import Common, common_options, pair
+from trikafka.cli.options import Common, common_options, different, pairs
 from trikafka.cli.progress import warn
 from trikafka.cli.running import Stop, run, sentence
 from trikafka.cli.tables import say, say_json
@@ -88,6 +88,7 @@ class _ExportCommand(click.Command):
     "--option",
     "options",
     multiple=True,
+    callback=pairs,
     metavar="NAME=VALUE",
     help="An option of the plugin that writes; repeatable.",
 )
@@ -165,7 +166,7 @@ def command(
     group: str | None,
     start: str | None,
     format: str | None,
-    options: tuple[str, ...],
+    options: tuple[tuple[str, str], ...],
     max_records_per_file: int,
     every: float | None,
     min_records_per_file: int,
@@ -188,7 +189,7 @@ def command(
 
     settings = common.settings(ConsumerConfig)
     as_json = as_json or output == "json"
-    sink_options = {**dict(map(pair, options)), **({} if format is None else {"format": format})}
+    sink_options = different([*options, *([] if format is None else [("format", format)])])
     if every is None and (
         min_records_per_file > 1 or min_bytes_per_file > 1 or max_file_delay is not None
     ):
@@ -207,7 +208,7 @@ def command(
             f"where to? Give the destination after the topic: trikafka export {destination} "
             "s3://bucket/folder, or a folder such as ./out"
         )
-    group = group or settings.get("group_id")
+    group = settings.get("group_id") if group is None else group
     arguments = dict(
         topics=chosen("topic", names, more),
         destination=destination,
@@ -221,9 +222,7 @@ def command(
         sink_options=sink_options,
         **{**settings, "group_id": group},
     )
-    _ExportRun(every, abandon, as_json, dict(map(pair, options)).get("dead_letter_topic")).run(
-        arguments
-    )
+    _ExportRun(every, abandon, as_json, sink_options.get("dead_letter_topic")).run(arguments)
 
 
 class _ExportRun:
@@ -464,14 +463,21 @@ def _time(seconds: float) -> str:
 
 
 def _start(text: str | None) -> str | int:
-    from trikafka.cli.start import At, parse
+    from trikafka.cli.start import At, Start, parse
 
-    begin = parse(text) if text is not None else None
+    try:
+        begin = parse(text) if text is not None else None
+    except click.BadParameter:
+        if re.match(r"s?@|\d", text or ""):
+            raise  # a time that is none
+        begin = Start(At.END)  # the error's text would offer offsets, too
     if begin is None or begin.at is At.BEGINNING:
         return "earliest"
     if begin.at is not At.TIME:
-        raise click.UsageError(
-            "an export begins at 'beginning' or at a time, such as 2026-01-31T12:00 or -1h"
+        raise click.BadParameter(
+            "an export begins at 'beginning' or at a time: 2026-01-31T12:00 in UTC, -1h, or @ and "
+            f"milliseconds; not at {text!r:.100}",
+            param_hint="--from",
         )
     return begin.value
 

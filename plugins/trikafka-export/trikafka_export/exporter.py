@@ -25,6 +25,7 @@ from trikafka import (
     TopicPartition,
 )
 from trikafka.config import ConsumerConfig, settings_of
+from trikafka.config.topics import check_topic_name
 from trikafka.hooks import answers, load_plugins
 from trikafka.interfaces import CheckableSink, DeepCheckableSink, ExportCheck, Sink
 from trikafka.toolkit import Retry, shown
@@ -49,6 +50,8 @@ _OURS = frozenset(
         "heartbeat_interval_ms",
         "partition_assignment_strategy",
         "allow_auto_create_topics",
+        "key_deserializer",
+        "value_deserializer",
     }
 )
 #: The arguments of :func:`export` beside settings, for the hint about a misspelled one.
@@ -285,7 +288,7 @@ def _names(topics: object) -> list[str]:
         raise ConfigurationError(
             f"{path!r} cannot be a topic's name: the topics come first, the destination last"
         )
-    return list(dict.fromkeys(found))
+    return [check_topic_name(name) for name in dict.fromkeys(found)]
 
 
 def _check_settings(given: Mapping[str, Any], destination: str) -> None:

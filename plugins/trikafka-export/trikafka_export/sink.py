@@ -176,7 +176,8 @@ class FileSink:
     def _open(self) -> None:
         if isinstance(self._store, DirectoryStore):
             refuse_name(self._given)
-            refuse_tables(self._store.root, begun=Path(self._store.own_title).exists())
+            with self._store.explained(f"cannot write to {self._store.root}"):
+                refuse_tables(self._store.root, begun=Path(self._store.own_title).exists())
             self._gone_reported = False
         self._store.open()
 
@@ -429,11 +430,15 @@ def pinned(
     folders = None if options.partition_by is None else list(options.partition_by)
     if folders is not None and folders != format.get("partition_by"):
         raise ConfigurationError(
-            f"{destination} was exported with partition_by={format.get('partition_by')!r} and "
-            f"keeps it; choose another destination for {folders!r}"
+            f"{destination} was exported with {_by(format.get('partition_by'))} and keeps it; "
+            f"choose another destination for {_by(folders)}"
         )
     check(format, options.parsing, destination)
     return format
+
+
+def _by(columns: Sequence[str] | None) -> str:
+    return f"partition_by={','.join(columns or ()) or 'none'}"
 
 
 def _report_gone(store: DirectoryStore) -> bool:

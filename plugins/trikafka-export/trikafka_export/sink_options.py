@@ -94,6 +94,8 @@ def sink_options(
             hint = hint or ". An option of another package needs that package to be installed"
             if not more and (name in ("catalog", "location") or name.startswith("catalog.")):
                 hint = ": it belongs to format=iceberg, so give that, too (--format iceberg)"
+            if name.startswith(PREFIX):
+                hint = ": it belongs to a destination in an object store or HDFS, such as s3://..."
             raise ConfigurationError(f"unknown option {name!r} of {sink}{hint}")
     for name in ("threads", "max_bytes_per_file", "row_group_rows", "row_group_bytes"):
         if name in rest:
@@ -203,8 +205,10 @@ def partition_by(value: Any) -> tuple[str, ...]:
         [name.strip() for name in value.split(",") if name.strip()]
         if isinstance(value, str)
         else list(value)
+        if isinstance(value, Iterable)
+        else [value]
     )
-    if len(set(names)) != len(names) or any(name not in _PARTITIONS for name in names):
+    if any(name not in _PARTITIONS for name in names) or len(set(names)) != len(names):
         raise ConfigurationError(
             f"partition_by must name some of {', '.join(_PARTITIONS)}, not {value!r}"
         )

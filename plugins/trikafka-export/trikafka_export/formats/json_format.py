@@ -109,11 +109,16 @@ def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
         )
     if isinstance(spec, list) and len(spec) == 1:
         return pa.list_(type_of(spec[0], f"{path}[]", where))
+    if isinstance(spec, list):
+        raise ConfigurationError(
+            f"{where}: {path!r} has {len(spec)} types in its list, and needs one, that of its "
+            'items, as in ["string"]'
+        )
     if isinstance(spec, str) and spec.startswith("decimal"):
         return _decimal(spec, path, where)
     try:
         return pa.type_for_alias(spec)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:  # the last for a number or null
         raise ConfigurationError(
             f"{where}: {spec!r} of {path!r} is not the name of an Arrow type"
         ) from error

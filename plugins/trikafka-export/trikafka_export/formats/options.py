@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trikafka import ConfigurationError
 from trikafka.config.secrets import Secret
+from trikafka.toolkit import shown
 
 from .errors import SchemaError
 
@@ -187,6 +188,10 @@ def _avro_schema(column: str, schema: Any, message: str | None) -> Mapping[str, 
 def _protobuf_schema(column: str, schema: Any, message: str | None) -> Mapping[str, Any]:
     from .protobuf_types import ProtobufSchema
 
+    if not isinstance(schema, bytes | str | os.PathLike):
+        raise ConfigurationError(
+            f"{column}_schema must be a descriptor set (bytes) or its file, not {shown(schema)}"
+        )
     data = schema if isinstance(schema, bytes) else _read(column, os.fspath(schema))
     return ProtobufSchema.of_set(data, str(message), where=f"{column}_schema").pinned()
 
@@ -243,6 +248,10 @@ def _registry(given: Mapping[str, Any]) -> RegistrySettings | None:
             "schema_registry_auth and schema_registry_token exclude each other"
         )
     cafile = given.get("schema_registry_cafile")
+    if cafile is not None and not isinstance(cafile, str | os.PathLike):
+        raise ConfigurationError(
+            f"schema_registry_cafile must be the name of a file, not {shown(cafile)}"
+        )
     if cafile is not None and not Path(cafile).is_file():
         raise ConfigurationError(f"schema_registry_cafile: there is no file {os.fspath(cafile)!r}")
     timeout = given.get("schema_registry_timeout_ms", 15_000)
