@@ -57,7 +57,7 @@ from .reader import Reader
 _GROUPS_AHEAD, _BYTES_AHEAD = 8, 32 << 20
 #: A group is complete once it has this many rows or bytes.
 _GROUP_ROWS, _GROUP_BYTES = 131_072, 4 << 20
-#: Seconds without a record after which a range fails, as in Spark's own connector.
+#: Seconds without progress after which a range fails, as in Spark's own connector.
 STALL_LIMIT = 120.0
 #: Seconds without a record after which the reader checks that the topic still exists.
 _LOOK_EVERY = 5.0
@@ -98,7 +98,8 @@ def read_groups(
         fail_on_data_loss: With ``False`` the offsets that are gone are skipped with a warning. No
             record comes twice.
         loss_option: The caller's option for that, as errors and warnings name it.
-        stall_limit: Seconds without a record after which the reading fails; 0 for no limit.
+        stall_limit: Seconds without progress after which the reading fails; 0 for no limit. Aborted
+            records are progress, too.
         topic_id: The id (as text) of the topic that the range was planned for.
         on_lost: Called for each gap that is skipped, with its offsets and the reason. It is called
             in the reading thread.
@@ -109,7 +110,7 @@ def read_groups(
     Raises:
         OffsetOutOfRangeError: A part of the range is gone from the log, or the topic was deleted or
             recreated.
-        KafkaTimeoutError: No record came for ``stall_limit`` seconds.
+        KafkaTimeoutError: The reading made no progress for ``stall_limit`` seconds.
         NothingYet: The partition's leader returned no record within ``patience`` seconds.
         TrikafkaError: The consumer failed.
     """
@@ -387,18 +388,36 @@ class _Reading:
                 self._on_lost(low, high, what)
         return False
 
+    # Records of an aborted transaction are fetched and skipped, and so are control records. There
+    # may be gigabytes of them, so the position counts as progress, and not only a record: a range
+    # that begins with them would otherwise fail at each attempt.
     async def _next(self, consumer: Any, batches: Any) -> list[RecordBatch] | None:
+        """Return the next group; ``None`` at the end, or if the topic is gone.
+
+        Raises:
+            KafkaTimeoutError: The position did not move for ``stall_limit`` seconds.
+        """
         limit = self._stall_limit or math.inf
-        with trio.move_on_after(limit):
-            while True:
-                with trio.move_on_after(_LOOK_EVERY):
-                    try:
-                        group: list[RecordBatch] = await batches.gather(_GROUP_ROWS, _GROUP_BYTES)
-                    except StopAsyncIteration:
-                        return None
-                    return group
-                # No broker responds now; ``limit`` decides how long to wait.
-                with contextlib.suppress(KafkaTimeoutError):
-                    if not await self._same_topic(consumer):
-                        return None
-        raise KafkaTimeoutError(f"reading {self._tp} from offset {self._position}", limit)
+        position, ends = self._position, trio.current_time() + limit
+        while True:
+            with trio.move_on_at(min(ends, trio.current_time() + _LOOK_EVERY)):
+                try:
+                    group: list[RecordBatch] = await batches.gather(_GROUP_ROWS, _GROUP_BYTES)
+                except StopAsyncIteration:
+                    return None
+                return group
+            # If no broker responds now, the limit decides how long to wait.
+            with trio.move_on_at(ends), contextlib.suppress(KafkaTimeoutError):
+                if not await self._same_topic(consumer):
+                    return None
+            if (at := await self._reached(consumer)) > position:
+                position, ends = at, trio.current_time() + limit
+            if trio.current_time() >= ends:
+                raise KafkaTimeoutError(f"reading {self._tp} from offset {position}", limit)
+
+    async def _reached(self, consumer: Any) -> int:
+        """Return the client's position; that of this reading while the client looks it up."""
+        with contextlib.suppress(KafkaTimeoutError):
+            position: int = await consumer.position(self._tp, timeout=0)
+            return position
+        return self._position

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trikafka import ConfigurationError, ExportError, OffsetRange, TrikafkaError
+from trikafka import ConfigurationError, ConsumerConfig, ExportError, OffsetRange, TrikafkaError
 from trikafka.interfaces import FileFormat, PlannedRange
 
 from .directory_pieces import RangeWork
@@ -188,6 +188,7 @@ def _write_on(
         OffsetRange(planned.topic, planned.partition, at, planned.end),
         task.settings,
         fail_on_data_loss=task.fail_on_data_loss,
+        stall_limit=_stall_limit(task.settings),
         topic_id=task.topic_id,
         on_lost=lambda low, high, why: lost.append((low, high, why)),
         on_start=stopper.add,
@@ -225,6 +226,16 @@ def _write_on(
     except BaseException:
         writer.drop()
         raise
+
+
+def _stall_limit(settings: Mapping[str, Any]) -> float:
+    """Return the seconds that a range without progress occupies its worker.
+
+    That is the limit of each request of a client, so that one setting bounds both.
+    """
+    name = "default_api_timeout_ms"
+    given = {name: settings[name]} if name in settings else {}
+    return ConsumerConfig.build(given).default_api_timeout_ms / 1000
 
 
 def _within(lost: list[tuple[int, int, str]], end: int) -> tuple[tuple[int, int, str], ...]:
