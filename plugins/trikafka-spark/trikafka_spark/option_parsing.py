@@ -128,7 +128,7 @@ def numbers_by_partition(name: str, text: str) -> dict[TopicPartition, Any]:
                 found[TopicPartition(topic, int(partition))] = number
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigurationError(
-            f'{name} must be JSON like {{"topic": {{"0": 23, "1": -2}}}}, not {text!r}: {error}'
+            f'{name} must be JSON like {{"topic": {{"0": 23, "1": -2}}}}, not {text!r}{_why(error)}'
         ) from error
     return found
 
@@ -144,11 +144,16 @@ def lists_of_partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
                 found.append(TopicPartition(topic, number))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigurationError(
-            f'{name} must be JSON like {{"topic": [0, 1]}}, not {text!r}: {error}'
+            f'{name} must be JSON like {{"topic": [0, 1]}}, not {text!r}{_why(error)}'
         ) from error
     if not found:
         raise ConfigurationError(f"{name} names no partition: {text}")
     return tuple(dict.fromkeys(found))
+
+
+def _why(error: Exception) -> str:
+    """Return what is wrong, unless only Python's names for it are known."""
+    return f": {error}" if isinstance(error, ValueError) else ""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
