@@ -249,6 +249,19 @@ def test_invalid_bytes_leave_other_records_alone() -> None:
     assert [row["n"] for row in array.to_pylist() if row is not None] == list(range(100))
 
 
+@pytest.mark.parametrize("more", [b"", b"\x01"], ids=["short", "long"])
+def test_other_end_is_named(more: bytes) -> None:
+    """A value that is too short or too long gets the same text each time, without random numbers.
+
+    The text was that of a length, which the mark behind the value was taken for.
+    """
+    schema = record(field("n", "int"), field("s", "string"), field("o", ["null", "string"]))
+    whole = encoded(schema, {"n": 1, "s": "t", "o": None})
+    wrong = whole + more if more else whole[:1]
+    found = {decoded(schema, [whole, wrong])[1][1] for _ in range(400)}
+    assert found == {"the value does not end where its schema says"}
+
+
 def test_neighbouring_halves_are_both_refused() -> None:
     """Both values are refused although, read as one stream, they would be two valid strings."""
     array, bad = decoded("string", [b"\x06a", b"bc\x02d", encoded("string", "good")])

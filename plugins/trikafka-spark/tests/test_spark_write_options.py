@@ -59,6 +59,9 @@ def test_columns_are_found_by_name() -> None:
         "partition": "partition",
     }
     assert "topic" not in options(BASE, "value", "topic").columns, "the option wins"
+    other = StructType([*schema("value").fields, StructField("topic", IntegerType())])
+    found = write_options(BASE, other, overwrite=False, streaming=False)
+    assert "topic" not in found.columns, "its type does not matter then"
     assert not found.exactly_once
     assert "transaction_timeout_ms" not in found.settings
 

@@ -112,8 +112,8 @@ def _columns(schema: StructType, topic: str | None) -> dict[str, str]:
     for field in schema.fields:
         name = field.name.lower()
         kind = field.dataType.simpleString()
-        if name not in _TYPES:
-            continue
+        if name not in _TYPES or (name == "topic" and topic is not None):
+            continue  # the option wins over the column, as in Spark's connector
         if name in found:
             raise ConfigurationError(f"the column {field.name!r} occurs twice")
         if kind not in _TYPES[name]:
@@ -128,8 +128,6 @@ def _columns(schema: StructType, topic: str | None) -> dict[str, str]:
         raise ConfigurationError(
             "no topic: set the option 'topic', or give the frame a column 'topic'"
         )
-    if topic is not None:
-        found.pop("topic", None)  # the option wins, as in Spark's connector
     # In one order for all frames: the digest of a row depends on it, and another run of a write may
     # select the same columns in another order.
     return {name: found[name] for name in _TYPES if name in found}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import secrets
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,7 @@ from .times import check_times, has_times
 Quick = Callable[[pa.BinaryArray], pa.Array]
 #: Values per part. One wrong value makes its whole part take the slow way.
 _AT_ONCE = 8192
+_OTHER_END = "the value does not end where its schema says"
 
 
 # fastavro reads one value per call, and the call costs more than the value. So many values are
@@ -63,20 +65,38 @@ class AvroDecoder(PartsDecoder):
 
     def _block(self, values: Sequence[bytes]) -> pa.Array:
         data = b"".join((_count(len(values)), self._mark.join(values), self._mark, b"\0"))
-        file = io.BytesIO(data)
-        rows = schemaless_reader(file, self._written, self._wanted, return_named_type=self._named)
-        if len(rows) != len(values) or file.tell() != len(data):
-            raise ValueError("the value does not end where its schema says")
+        rows, end = self._read(data)
+        if len(rows) != len(values) or end != len(data):
+            raise ValueError(_OTHER_END)
         if self._convert is not None:
             rows = [row | {"v": self._convert(row["v"])} for row in rows]
         array = pa.array(rows, self._row)
         if not pc.all(
             pc.equal(array.field("m"), pa.scalar(self._mark, self._row["m"].type))
         ).as_py():
-            raise ValueError("the value does not end where its schema says")
+            raise ValueError(_OTHER_END)
         found = array.field("v")
         check_times(found)
         return found
+
+    def _read(self, data: bytes) -> tuple[list[Any], int]:
+        """Return the rows, each a value and its mark, and where they end in ``data``.
+
+        Raises what fastavro raises. An error behind the last value means that the value ends
+        elsewhere: the reader took the mark for a part of it, so its text would be random.
+        """
+        file = io.BytesIO(data)
+        try:
+            rows = schemaless_reader(
+                file, self._written, self._wanted, return_named_type=self._named
+            )
+        except MemoryError:
+            raise
+        except Exception as error:
+            if isinstance(error, EOFError) or file.tell() >= len(data) - MARK_BYTES:
+                raise ValueError(_OTHER_END) from None
+            raise
+        return rows, file.tell()
 
     def _check(self, value: bytes, measured: bool = False) -> None:
         """Raise the error of :meth:`_block` for one value, without conversion to Arrow.
@@ -84,10 +104,9 @@ class AvroDecoder(PartsDecoder):
         ``measured``: also refuse lists that would become too large.
         """
         data = b"".join((b"\x02", value, self._mark, b"\0"))
-        file = io.BytesIO(data)
-        (row,) = schemaless_reader(file, self._written, self._wanted, return_named_type=self._named)
-        if file.tell() != len(data) or row["m"] != self._mark:
-            raise ValueError("the value does not end where its schema says")
+        (row,), end = self._read(data)
+        if end != len(data) or row["m"] != self._mark:
+            raise ValueError(_OTHER_END)
         if measured:
             check(taken_by(row["v"], self.type))
         if self._convert is not None:
