@@ -121,6 +121,7 @@ REGISTRY = "http://registry:8081"
             "in an object store or HDFS",
         ),
         ({"dead_letter_topic": " "}, "dead_letter_topic must be the name of a topic"),
+        ({"dead_letter_topic": "a b"}, "^topic 'a b' has ' ' in its name"),
         ({"value_forma": "json"}, "did you mean 'value_format'"),
     ],
     ids=str,

@@ -138,6 +138,7 @@ def test_times_override_offsets() -> None:
         ({**BASE, "startingOffsets": '{"t": {"0": true}}'}, "not a whole number"),
         ({**BASE, "startingOffsets": '{"t": [0]}'}, "must be JSON like"),
         ({**BASE, "startingOffsets": "middle"}, "must be JSON like"),
+        ({**BASE, "subscribe": "t,a b"}, "topic 'a b' has ' ' in its name"),
         ({**BASE, "startingOffsets": "5"}, "must be JSON like .*, not '5'$"),
         ({**BASE, "startingOffsets": "null"}, "must be JSON like .*, not 'null'$"),
         ({"kafka.bootstrap.servers": "h:1", "assign": "t"}, "assign must be JSON"),

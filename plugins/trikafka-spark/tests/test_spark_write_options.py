@@ -88,6 +88,7 @@ def test_exactly_once_has_an_id_and_a_time_out() -> None:
         (BASE, ("key",), False, "no column 'value'"),
         (BASE, ("value", "VALUE"), False, "the column 'VALUE' occurs twice"),
         ({**BASE, "topic": " "}, ("value",), False, "the option .topic. is empty"),
+        ({**BASE, "topic": "a b"}, ("value",), False, "topic 'a b' has ' ' in its name"),
         (
             {**BASE, "topics": "t"},
             ("value",),

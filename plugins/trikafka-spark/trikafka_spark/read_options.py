@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trikafka import ConfigurationError, TopicPartition
+from trikafka.config.topics import check_topic_name
 
 from .kafka_settings import consumer_settings
 from .option_parsing import QueryOptions, lists_of_partitions
@@ -154,12 +155,15 @@ def _chosen(given: QueryOptions) -> tuple[tuple[TopicPartition, ...], tuple[str,
         )
     text = (given.text(ways[0]) or "").strip()
     if ways[0] == "assign":
-        return lists_of_partitions("assign", text), (), None
+        chosen = lists_of_partitions("assign", text)
+        for tp in chosen:
+            check_topic_name(tp.topic)
+        return chosen, (), None
     if ways[0] == "subscribe":
         topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
         if not topics:
             raise ConfigurationError("subscribe names no topic")
-        return (), topics, None
+        return (), tuple(map(check_topic_name, topics)), None
     if not text:
         raise ConfigurationError("subscribePattern is empty")
     topic_pattern(text)

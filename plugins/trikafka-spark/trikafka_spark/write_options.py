@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from trikafka import ConfigurationError
+from trikafka.config.topics import check_topic_name
 
 from .kafka_settings import producer_settings
 from .option_parsing import QueryOptions
@@ -82,6 +83,8 @@ def write_options(
     topic = given.text("topic")
     if topic is not None and not topic.strip():
         raise ConfigurationError("the option 'topic' is empty: give the name of a topic")
+    if topic is not None:
+        check_topic_name(topic)  # here, and not by each attempt of each task
     settings = producer_settings(given.kafka)
     exactly_once = given.flag("exactlyOnce", False)
     transactional_id = given.text("transactionalId")

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trikafka import ConfigurationError
 from trikafka.config.secrets import Secret
+from trikafka.config.topics import check_topic_name
 from trikafka.toolkit import shown
 
 from .errors import SchemaError
@@ -91,6 +92,8 @@ def parse_options(rest: MutableMapping[str, Any]) -> ParseOptions:
     topic = given.get("dead_letter_topic")
     if topic is not None and (not isinstance(topic, str) or not topic.strip()):
         raise ConfigurationError(f"dead_letter_topic must be the name of a topic, not {topic!r}")
+    if topic is not None:
+        check_topic_name(topic)
     value, key = (_column(name, given, registry is not None) for name in COLUMNS)
     return ParseOptions(value, key, registry, topic)
 
