@@ -60,6 +60,30 @@ async def test_misplaced_option_is_explained(destination: str, given: str, says:
 
 
 @pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"sink_options": {"destination": "walls://y"}},
+            "destination is an argument of its own, and no option of the sink",
+        ),
+        (
+            {"start": {"t": 5}},
+            "start must map each TopicPartition to an offset, and one key is 't'",
+        ),
+        (
+            {"start": {0: 5}},
+            "start must map each TopicPartition to an offset, and one key is 0",
+        ),
+    ],
+    ids=["destination", "topic", "number"],
+)
+async def test_misunderstood_argument_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        await trikafka.export("t", "walls://x", bootstrap_servers="nowhere:1", **given)
+    assert str(caught.value) == says
+
+
+@pytest.mark.parametrize(
     ("topics", "says"),
     [
         ("a b", "topic 'a b' has ' ' in its name"),

@@ -122,6 +122,10 @@ def _check_options(given: object) -> None:
     for name in given or ():
         if not isinstance(name, str):
             raise ConfigurationError(f"sink_options must be {example}: {shown(name)} is no name")
+        if name == "destination":
+            raise ConfigurationError(
+                "destination is an argument of its own, and no option of the sink"
+            )
 
 
 def store_of(destination: str, options: Mapping[str, Any]) -> tuple[ExportStore, dict[str, Any]]:

@@ -324,6 +324,11 @@ def _check_start(start: str | int | Mapping[TopicPartition, int]) -> None:
         raise ConfigurationError(
             "start must be 'earliest', a time in milliseconds or a mapping of offsets, not None"
         )
+    for place in start if isinstance(start, Mapping) else ():
+        if not isinstance(place, TopicPartition):
+            raise ConfigurationError(
+                f"start must map each TopicPartition to an offset, and one key is {shown(place)}"
+            )
     for offset in (
         start.values() if isinstance(start, Mapping) else () if isinstance(start, str) else (start,)
     ):

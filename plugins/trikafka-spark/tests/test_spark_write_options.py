@@ -106,6 +106,18 @@ def test_exactly_once_has_an_id_and_a_time_out() -> None:
         ({**BASE, "exactlyOnceVersion": "1"}, ("value",), False, "need exactlyOnce=true"),
         (ONCE, ("value",), False, "exactlyOnce=true needs a transactionalId"),
         (
+            {**ONCE, "transactionalId": "x", "kafka.acks": "1"},
+            ("value",),
+            False,
+            "^exactlyOnce=true needs kafka.acks='all', not 1",
+        ),
+        (
+            {**ONCE, "transactionalId": "x", "kafka.enable.idempotence": "false"},
+            ("value",),
+            False,
+            "^exactlyOnce=true needs kafka.enable.idempotence=",
+        ),
+        (
             {**ONCE, "exactlyOnceVersion": "1"},
             ("value",),
             True,

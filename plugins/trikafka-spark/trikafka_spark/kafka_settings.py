@@ -99,13 +99,17 @@ def consumer_settings(kafka: Mapping[str, str], warn: bool = True) -> dict[str, 
     return settings
 
 
-def producer_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
+def producer_settings(kafka: Mapping[str, str], *, exactly_once: bool = False) -> dict[str, Any]:
     """Return the settings for :func:`trikafka.open_producer` from options without ``kafka.``.
+
+    With ``exactly_once``, they must be possible for a producer with transactions.
 
     Raises :exc:`ConfigurationError`.
     """
     with _by_option(kafka, ProducerConfig):
         settings = _settings(kafka, REFUSED_WRITING, IGNORED, ProducerConfig, True)
+        if exactly_once:
+            ProducerConfig.build({**settings, "transactional_id": "that of a task"})
         ProducerConfig.build(
             {name: value for name, value in settings.items() if name != "transaction_timeout_ms"}
         )
@@ -129,6 +133,8 @@ def _by_option(
         text = str(error).replace(" (or sasl_credentials)", "")  # a function, which no option is
         text = re.sub(r"(?<![\w.])\w[\w.]*\w", lambda word: given.get(word[0], word[0]), text)
         text = re.sub(r"did you mean '(?!kafka\.)", "did you mean 'kafka.", text)
+        # No job sets this one: exactlyOnce does.
+        text = re.sub(r"^kafka\.transactional\.id needs", "exactlyOnce=true needs", text)
         raise ConfigurationError(text) from error.__cause__
 
 

@@ -85,9 +85,9 @@ def write_options(
         raise ConfigurationError("the option 'topic' is empty: give the name of a topic")
     if topic is not None:
         check_topic_name(topic)  # here, and not by each attempt of each task
-    settings = producer_settings(given.kafka)
     exactly_once = given.flag("exactlyOnce", False)
     transactional_id = given.text("transactionalId")
+    settings = producer_settings(given.kafka, exactly_once=exactly_once)
     version = given.whole("exactlyOnceVersion", least=0)
     if not exactly_once and (transactional_id is not None or version is not None):
         raise ConfigurationError("transactionalId and exactlyOnceVersion need exactlyOnce=true")
