@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -477,21 +478,43 @@ def decode_response(outgoing: EncodedRequest, frame: memoryview) -> ApiMessage:
         ) from error
 
 
+#: Held while a decoder is written: see :func:`decoder_of`.
+_writing = threading.Lock()
+
+
+# kafka-python writes the decoder of a message and version at its first use. For that time it
+# replaces a weak reference to the message's class, in an attribute of the schema, by the class
+# itself. Two threads at once would disturb each other: the first puts the reference back before the
+# second has read the class. The second decoder then raises TypeError, and it is kept: no later
+# response of that kind could be read in this process.
+@lru_cache(maxsize=1024)
+def decoder_of(whole: Any, version: int) -> Any:
+    """Return the function that decodes a body of this class of messages (without a version).
+
+    kafka-python has it from then on. Threads may call this at the same time.
+    """
+    flexible = whole.flexible_version_q(version)
+    with _writing:
+        return whole._struct.compiled_decode_from(
+            version, compact=flexible, tagged=flexible, data_class=whole
+        )
+
+
 def _decode(response_class: Any, body: memoryview, version: int) -> Any:
     if not isinstance(response_class, type(ApiMessage)):
         return response_class.decode(body, version=version)
+    whole = response_class[None]
     # Its own decode() reads an error in another version than the requested one.
     if ApiKey.ApiVersions == response_class.API_KEY:
+        for possible in {0, version}:
+            decoder_of(whole, possible)
         return response_class.decode(bytes(body), version=version)
     # The body of the class's own decode(), which does not return where it ended: a field that
     # reaches beyond the end is silently cut.
     flexible = response_class.flexible_version_q(version)
-    whole = response_class[None]
     if flexible and len(body) > _LONG_RUN and _has_endless_length(body):
         raise ValueError("a length in it does not end")
-    decode = whole._struct.compiled_decode_from(
-        version, compact=flexible, tagged=flexible, data_class=whole
-    )
+    decode = decoder_of(whole, version)
     message, end = decode(memoryview(body), 0)
     if end != len(body):
         raise ValueError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import struct
+import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -173,6 +174,11 @@ def read_head(frame: bytes) -> Head:
     )
 
 
+#: Held while a request is decoded. At the first request of a kind kafka-python writes its decoder,
+#: which two threads at once would spoil (``decoder_of`` in ``_wire/messages.py``).
+_decoding = threading.Lock()
+
+
 def decode_request(head: Head, frame: bytes) -> Message:
     """Return the decoded request.
 
@@ -181,7 +187,8 @@ def decode_request(head: Head, frame: bytes) -> Message:
     """
     what = f"{api_name(head.api_key)} v{head.version}"
     try:
-        request = REQUESTS[head.api_key].decode(frame, version=head.version, header=True)
+        with _decoding:
+            request = REQUESTS[head.api_key].decode(frame, version=head.version, header=True)
         canonical = bytes(request.encode(header=True))
     except Exception as error:
         raise MalformedRequest(f"{what} cannot be decoded: {error!r}") from error
