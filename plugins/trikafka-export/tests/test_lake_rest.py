@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import trio
 from rest_door import door
 from trikafka_export.lake.iceberg import IcebergLog
 from trikafka_export.lake.options import lake_options
-from trikafka_export.lake.vended_keys import VendedKeys, are_vended
+from trikafka_export.lake.vended_keys import KEY, SECRET, TOKEN, VendedKeys, _Keys, are_vended
 from trikafka_export.plugin import trikafka_sink
 
 from trikafka import ConfigurationError, ExportError
@@ -161,6 +162,25 @@ def test_worker_gets_current_keys_and_hides_them() -> None:
     assert sent()["access_key_id"] == "key-2"
     assert not any(word in repr(sent) for word in ("key-2", "the-secret-word", "the-token"))
     assert not any(word in repr(sent()) for word in ("key-2", "the-secret-word", "the-token"))
+
+
+def test_worker_gets_keys_of_one_renewal() -> None:
+    """The client of a store renews the keys in a thread of its own, while a task is pickled."""
+    renewals = count(1)
+
+    class Renewed(VendedKeys):
+        @property
+        def _known(self) -> Any:
+            number = next(renewals)
+            names = dict.fromkeys((KEY, SECRET, TOKEN), f"of renewal {number}")
+            return _Keys.of({**keys_until(number, 3600), **names})
+
+        @_known.setter
+        def _known(self, keys: Any) -> None:
+            pass
+
+    sent = pickle.loads(pickle.dumps(Renewed({}, dict)))
+    assert sent.key == sent.secret == sent.token
 
 
 def test_configured_keys_are_not_vended() -> None:

@@ -39,23 +39,18 @@ class VendedKeys:
         self._known = _Keys.of(properties)
 
     def __call__(self) -> dict[str, Any]:
-        with self._asking:
-            if self._known.are_old():
-                self._known = _Keys.of(self._ask())
-            return self._known()
+        return self._current()()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self()
-        return (
-            _Keys,
-            (
-                self._known.key,
-                self._known.secret,
-                self._known.token,
-                self._known.until,
-                self._known.since,
-            ),
-        )
+        keys = self._current()  # once: another thread may renew the keys meanwhile
+        return _Keys, (keys.key, keys.secret, keys.token, keys.until, keys.since)
+
+    def _current(self) -> _Keys:
+        with self._asking:
+            keys = self._known
+            if keys.are_old():
+                keys = self._known = _Keys.of(self._ask())
+            return keys
 
 
 @dataclass(frozen=True, slots=True)
