@@ -147,7 +147,9 @@ def wheel(python: str, source: Path, into: Path, place: Path) -> Path:
         )
     else:
         shutil.copy(plain, into)
-    (made,) = into.glob(plain.name.split("-linux")[0] + "*")
+    # Without the system's tag, which auditwheel has replaced. A Python without a GIL has the tag of
+    # that with one, and a "t".
+    (made,) = into.glob("-".join([*plain.name.split("-")[:4], "*"]))
     return made
 
 
@@ -225,9 +227,16 @@ def environment(python: str, folder: Path, *what: str) -> str:
 
 
 def version(python: str) -> str:
-    versions = said(str(Path(python).with_name("trikafka")), "--version", cwd=Path(python).parent)
+    """Return what ``trikafka --version`` prints.
+
+    Exit if the compiled part is missing, or switches on the GIL of a Python that runs without one.
+    """
+    folder = Path(python).parent
+    versions = said(str(folder / "trikafka"), "--version", cwd=folder)
     if "compiled part: yes" not in versions:
         sys.exit(f"Error: {versions}")
+    compiled = "import trikafka._checksum._native, trikafka._wire._native"
+    said(python, "-W", "error::RuntimeWarning", "-c", compiled, cwd=folder)
     return versions.replace("\n", ", ").strip(", ")
 
 

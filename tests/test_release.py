@@ -17,6 +17,7 @@ import yaml
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 import licences  # noqa: E402
+import wheels  # noqa: E402
 
 sys.path.pop(0)
 FOLDERS = {"trikafka": ROOT} | {path.name: path for path in (ROOT / "plugins").iterdir()}
@@ -91,6 +92,28 @@ def test_classifiers_are_alike() -> None:
         assert {"Programming Language :: Python :: 3.11", "Typing :: Typed"} <= set(
             found["classifiers"]
         ), name
+
+
+def test_wheel_of_the_same_version_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One folder gets the wheels of a Python without a GIL and of the same version with one."""
+
+    def said(python: str, *command: str, more: Any = None) -> str:
+        into = Path(command[command.index("--wheel-dir") + 1])
+        into.mkdir(exist_ok=True)
+        name = f"trikafka-1.0-cp314-{python}-linux_x86_64.whl"
+        if "repair" in command:
+            name = Path(command[-1]).name.replace("linux", "manylinux_2_17")
+        (into / name).touch()
+        return ""
+
+    monkeypatch.setattr(wheels, "said", said)
+    made = [
+        wheels.wheel(python, tmp_path, tmp_path / "others", tmp_path / python)
+        for python in ("cp314t", "cp314")
+    ]
+    assert [path.name.split("-")[3] for path in made] == ["cp314t", "cp314"]
 
 
 def test_workflow_builds_each_configured_wheel() -> None:
