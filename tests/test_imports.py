@@ -13,6 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "trikafka"
 #: From the bottom up: a room may import itself and the rooms that are listed for it.
 BASE = [
+    "_importing",
     "_kafka_python",
     "_checksum",
     "error_codes",

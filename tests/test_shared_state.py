@@ -31,9 +31,9 @@ RUN = "a value for each run of Trio"
 THREAD = "a value for each thread, which has one event loop at a time"
 #: What may change within the process, and why threads may share it.
 SHARED = {
-    "_api.client.loading._one_at_a_time": "a lock: plugins are loaded by one thread at a time",
     "_api.consumer.handler_tasks._handlers": RUN,
     "_api.producer.waiting.current": THREAD,
+    "_importing._lock": "a lock: modules are imported by one thread at a time",
     "_net.callers._calls": RUN,
     "_net.callers._hosting": RUN,
     "_net.deadlines._under_way": RUN,

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 from warnings import warn
 
+from ._importing import one_thread
 from ._version import VERSION as __version__
 
 #: The module that defines each public name.
@@ -209,7 +210,8 @@ def __getattr__(name: str) -> Any:
         return _moved(name)
     if name not in _HOME:
         raise AttributeError(f"module 'trikafka' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name], __name__), name)
+    with one_thread():
+        value = getattr(import_module(_HOME[name], __name__), name)
     globals()[name] = value
     return value
 

@@ -320,3 +320,42 @@ def test_sigterm_during_imports_ends_in_order() -> None:
         0,
         ["handling", "finished", "committed [1]", ""],
     ), done.stderr
+
+
+SIDE_BY_SIDE = """
+import itertools, sys, threading, time
+import trikafka
+from trikafka._api.client import loading
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("trikafka."):
+            importing.append(threading.current_thread().name)
+            time.sleep(0.001)  # which lets another thread run
+
+def use(name):
+    start.wait()
+    if name == "a client":
+        loading._import_all(loading.SHARE)
+    else:
+        getattr(trikafka, name)
+
+sys.meta_path.insert(0, Watch())
+importing = []
+names = ["Consumer", "Admin", "run_tasks", "a client"]
+start = threading.Barrier(len(names))
+threads = [threading.Thread(target=use, args=(name,), name=name) for name in names]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len([*itertools.groupby(importing)]) - len(set(importing)))
+"""
+
+
+def test_threads_import_one_after_the_other() -> None:
+    """Several threads that used names of trikafka for the first time got errors of the import."""
+    done = subprocess.run(
+        [sys.executable, "-c", SIDE_BY_SIDE], capture_output=True, text=True, timeout=180
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")

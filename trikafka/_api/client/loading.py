@@ -16,12 +16,12 @@
 
 from __future__ import annotations
 
-import threading
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 import trio
 
+from ..._importing import one_thread
 from ..._kafka_python import allow_schemas
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ SHARE = (
 )
 ADMIN = ("trikafka._api.admin.admin",)
 
-#: Two threads that import modules which import each other could meet half-made ones.
-_one_at_a_time = threading.Lock()
-
 
 async def load(names: tuple[str, ...], config: ClientConfig) -> None:
     """Import these modules, and those that a client with these settings needs."""
@@ -70,7 +67,7 @@ async def load(names: tuple[str, ...], config: ClientConfig) -> None:
 
 
 def _import_all(names: tuple[str, ...]) -> None:
-    with _one_at_a_time:
+    with one_thread():
         allow_schemas()
         for name in names:
             import_module(name)
