@@ -31,6 +31,7 @@ RUN = "a value for each run of Trio"
 THREAD = "a value for each thread, which has one event loop at a time"
 #: What may change within the process, and why threads may share it.
 SHARED = {
+    "_api.consumer.batches._importing": RUN,
     "_api.consumer.handler_tasks._handlers": RUN,
     "_api.producer.waiting.current": THREAD,
     "_importing._lock": "a lock: modules are imported by one thread at a time",
