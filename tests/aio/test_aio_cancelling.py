@@ -265,7 +265,7 @@ def test_failed_client_cancels_its_body() -> None:
             async def use() -> None:
                 async with producer_of(cluster) as producer:
                     kept.append(producer)
-                    fail(producer, Broken())
+                    fail(producer, Broken("broken"))
                     await asyncio.sleep(3600)
 
             with pytest.raises(trikafka.ClientFailedError) as caught:

@@ -631,6 +631,35 @@ def test_both_faces_have_the_same_functions() -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["run_tasks", "run_queue", "process", "ensure_topics"])
+def test_functions_have_trios_arguments(name: str) -> None:
+    ours, theirs = (
+        inspect.signature(getattr(module, name)).parameters for module in (trikafka.aio, trikafka)
+    )
+    assert [(one.name, one.kind, one.default) for one in ours.values()] == [
+        (one.name, one.kind, one.default) for one in theirs.values()
+    ]
+
+
+@pytest.mark.parametrize("kind", ["consumer", "producer", "share_consumer"])
+def test_health_is_known_after_the_end(kind: str) -> None:
+    """As on Trio: probes ask a client that has ended, too, and so has the last one's run."""
+
+    async def main() -> Any:
+        async with cluster_of() as cluster:
+            given: dict[str, Any] = {"group_id": "g"} if "consumer" in kind else {}
+            async with getattr(trikafka.aio, f"open_{kind}")(
+                *(["t"] if kind == "share_consumer" else []), **cluster.settings, **given
+            ) as client:
+                pass
+        return client
+
+    client = run(main)
+    assert not client.health().ok
+    assert client.health().reasons == (f"the {kind.replace('_', ' ')} is closed",)
+    assert client.statistics().connections
+
+
 def test_other_ways_to_open_are_refused() -> None:
     async def trio_main() -> None:
         with pytest.raises(trikafka.IllegalStateError, match=r"use trikafka\.open_admin"):

@@ -16,7 +16,7 @@ from ..toolkit import check_timeout
 from ..types import Key, Value
 from .crossing import OpenedClient, on_host
 from .guest import Guest
-from .methods import crossing, direct
+from .methods import crossing, direct, report
 from .streams import PartitionStreams
 from .taking import ArrowBatches, RecordTaker, taken
 
@@ -181,7 +181,7 @@ class Consumer(RecordTaker[Key, Value], OpenedClient):
     end_offsets = crossing(_Consumer.end_offsets)
     enforce_rebalance = direct(_Consumer.enforce_rebalance)
     group_metadata = direct(_Consumer.group_metadata)
-    health = direct(_Consumer.health)
+    health = report(_Consumer.health)
     list_topics = crossing(_Consumer.list_topics)
     mark_processed = direct(_Consumer.mark_processed)
     membership = direct(_Consumer.membership)
@@ -195,7 +195,7 @@ class Consumer(RecordTaker[Key, Value], OpenedClient):
     seek = direct(_Consumer.seek)
     seek_to_beginning = direct(_Consumer.seek_to_beginning)
     seek_to_end = direct(_Consumer.seek_to_end)
-    statistics = direct(_Consumer.statistics)
+    statistics = report(_Consumer.statistics)
     subscription = direct(_Consumer.subscription)
     topic_ids = crossing(_Consumer.topic_ids)
     unregister_metric = direct(_Consumer.unregister_metric)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -239,6 +239,7 @@ class Client:
         self._guest = guest
         self._client = client
         self._failure: BaseException | None = None  # of the background, once the client has ended
+        self._last: Mapping[str, Any] = {}  # the reports of a client that has ended, by method
 
     def __repr__(self) -> str:
         return repr(self._client).replace("<trikafka.", "<trikafka.aio.", 1)

@@ -37,3 +37,20 @@ def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
             self._guest.wake()
 
     return call
+
+
+def report(method: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return a method that describes the client, also after its end.
+
+    Then it returns what the Trio client has reported last.
+    """
+
+    @wraps(method)
+    def call(self: Client, /) -> T:
+        if method.__name__ in self._last:
+            last: T = self._last[method.__name__]
+            return last
+        self._guest.check_loop()
+        return method(self._client)
+
+    return call

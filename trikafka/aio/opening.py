@@ -36,6 +36,8 @@ from .sharing import ShareConsumer
 
 _log = logging.getLogger("trikafka.aio")
 Face = TypeVar("Face", bound=Client)
+#: The methods that describe a client, also after its end.
+_REPORTS = ("health", "statistics")
 
 
 # A client lives in one Trio task, `_Host.run`, from its opening to its end. The asyncio task that
@@ -53,6 +55,7 @@ class _Host:
         self._leaver: asyncio.Task[Any] | None = None
         self.client: Any = None
         self.error: BaseException | None = None
+        self.last: dict[str, Any] = {}  # the client's reports at its end, by method
         self.opened = Wait(guest)
         self.ended = Wait(guest)
         self.on_end: Callable[[], object] = lambda: None
@@ -75,10 +78,21 @@ class _Host:
         except BaseException as error:
             self.error = error
         finally:
+            self._keep_reports()
             self.ended.finish()
             self.opened.finish()
             self._guest.closed(self)
             self.on_end()
+
+    def _keep_reports(self) -> None:
+        # Probes ask for the health of a client that has failed, too. By then Trio's run, whose
+        # clock the reports need, may have ended.
+        for name in _REPORTS:
+            if (describe := getattr(self.client, name, None)) is not None:
+                try:
+                    self.last[name] = describe()
+                except Exception:  # of a plugin's part
+                    _log.exception("the last %s() of a client has failed", name)
 
     def leave(self, error: BaseException | None) -> None:
         """End the client's body as the body of the block has ended."""
@@ -131,6 +145,7 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
                 raise host.error
             raise IllegalStateError("Trio's run under this event loop has ended")
         self._client = self._face(guest, host.client)
+        self._client._last = host.last
         self._owner = asyncio.current_task()
         self._cancelling = 0 if self._owner is None else self._owner.cancelling()
         host.on_end = self._ended_early

@@ -33,7 +33,7 @@ from ..types import BytesLike
 from .consumer import Consumer
 from .crossing import OpenedClient, cross
 from .guest import Guest, resolve
-from .methods import crossing, direct
+from .methods import crossing, direct, report
 from .taking import TURN
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -578,9 +578,9 @@ class Producer(OpenedClient):
     aclose = crossing(_Producer.aclose)
     client_instance_id = crossing(_Producer.client_instance_id)
     flush = crossing(_Producer.flush)
-    health = direct(_Producer.health)
+    health = report(_Producer.health)
     partitions_for = crossing(_Producer.partitions_for)
     register_metric = direct(_Producer.register_metric)
     send_arrow = crossing(_Producer.send_arrow)
-    statistics = direct(_Producer.statistics)
+    statistics = report(_Producer.statistics)
     unregister_metric = direct(_Producer.unregister_metric)

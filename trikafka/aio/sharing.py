@@ -22,7 +22,7 @@ from ..errors import ClientFailedError, IllegalStateError
 from ..types import Key, TopicPartition, Value
 from .crossing import OpenedClient, cross
 from .guest import Guest
-from .methods import crossing, direct
+from .methods import crossing, direct, report
 from .taking import TURN
 
 if TYPE_CHECKING:
@@ -267,8 +267,8 @@ class ShareConsumer(OpenedClient, Generic[Key, Value]):
             self._guest.wake()
 
     flush = crossing(_ShareConsumer.flush)
-    health = direct(_ShareConsumer.health)
+    health = report(_ShareConsumer.health)
     register_metric = direct(_ShareConsumer.register_metric)
-    statistics = direct(_ShareConsumer.statistics)
+    statistics = report(_ShareConsumer.statistics)
     unregister_metric = direct(_ShareConsumer.unregister_metric)
     wait_receivable = crossing(_ShareConsumer.wait_receivable)

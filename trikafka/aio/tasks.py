@@ -41,6 +41,7 @@ async def run_tasks(
     topics: Mapping[str, NewTopic] | None = None,
     stop_on: Collection[signal.Signals] = (),
     task_timeout_ms: float = 300_000,
+    retries: int | None = None,
 ) -> None: ...
 @overload
 async def run_tasks(
@@ -55,6 +56,7 @@ async def run_tasks(
     topics: Mapping[str, NewTopic] | None = None,
     stop_on: Collection[signal.Signals] = (),
     task_timeout_ms: float = 300_000,
+    retries: int | None = None,
 ) -> None: ...
 async def run_tasks(
     consumer: Consumer[Any, Any],
@@ -70,6 +72,7 @@ async def run_tasks(
     topics: Mapping[str, NewTopic] | None = None,
     stop_on: Collection[signal.Signals] = (),
     task_timeout_ms: float = 300_000,
+    retries: int | None = None,
 ) -> None:
     """Call ``await handler(record)`` for each record, in one task a partition; commit progress.
 
@@ -91,6 +94,7 @@ async def run_tasks(
         topics: Topics to create or check before any task begins.
         stop_on: Signals that end the run in order. Only for a run in the main thread.
         task_timeout_ms: The limit without progress, in milliseconds.
+        retries: Ignored, with a warning.
 
     Raises:
         ConfigurationError: A wrong argument or setting, before any I/O.
@@ -115,6 +119,7 @@ async def run_tasks(
         "topics": topics,
         "stop_on": stop_on,
         "task_timeout_ms": task_timeout_ms,
+        "retries": retries,
     }
     call: Any = partial(run, consumer._client, _bridged(guest, "handler", handler), **settings)
     await cross(guest, call)
