@@ -276,9 +276,31 @@ def test_failed_client_cancels_its_body() -> None:
             assert task.cancelling() == 0
             with pytest.raises(trikafka.ClientFailedError):
                 await kept[0].send("t", b"late")
+            health = kept[0].health()
+            assert not health.ok
+            assert "the producer failed in the background: broken" in health.reasons
 
     with nothing_left():
         run(main)
+
+
+@pytest.mark.parametrize("call", ["send", "wait"])
+def test_failure_after_a_cancel_is_logged(call: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As on Trio: no task is left that could raise it."""
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            await producer.send("t", b"0")
+            cluster.fail("Produce", trikafka.ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            work = producer.send("t", b"1")
+            if call == "wait":
+                work.close()
+                work = (await producer.enqueue("t", b"1")).wait()
+            _, error = await cut_off(work, 1)
+            assert isinstance(error, asyncio.CancelledError)
+            await until(lambda: "1 records for t-0 were not delivered" in caplog.text)
+
+    run(main)
 
 
 def test_failure_does_not_cancel_what_follows() -> None:

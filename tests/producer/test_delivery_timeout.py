@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import pickle
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -430,3 +431,33 @@ async def test_expiries_are_logged_once_a_second(
         assert 3 <= len(told) <= 4
         assert sum(int(line.split()[0]) for line in told) == 100
         assert producer.statistics().batches_expired == 100
+
+
+async def _send(producer: Producer, started: trio.Event) -> None:
+    started.set()
+    await producer.send("t", b"1")
+
+
+async def _wait(producer: Producer, started: trio.Event) -> None:
+    ack = await producer.enqueue("t", b"1")
+    started.set()
+    await ack.wait()
+
+
+@pytest.mark.parametrize("call", [_send, _wait])
+async def test_failure_after_a_cancel_is_logged(
+    call: Callable[[Producer, trio.Event], Awaitable[None]],
+    autojump_clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The delivery goes on, and no task is left that could raise its failure."""
+    async with ready(linger_ms=1_000) as (cluster, producer):
+        cluster.fail("Produce", ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1)
+        started = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, producer, started)
+            await started.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        await trio.sleep(2)
+        assert "1 records for t-0 were not delivered" in caplog.text

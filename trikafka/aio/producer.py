@@ -92,7 +92,11 @@ async def _delivered(guest: Guest, ack: _Ack) -> RecordMetadata:
     if not ack.done:
         future: asyncio.Future[None] = guest.loop.create_future()
         ack.when_done(partial(_resolve, future))
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            ack._left()
+            raise
     return ack.result()
 
 
@@ -311,7 +315,11 @@ class Producer(OpenedClient):
             return await _delivered(guest, ack)
         future: asyncio.Future[None] = guest.loop.create_future()
         ack.when_done(partial(_resolve, future))
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            ack._left()
+            raise
         return ack.result()
 
     async def enqueue(

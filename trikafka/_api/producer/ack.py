@@ -75,6 +75,11 @@ class Ack(_DeliveryHandle):
             signal: Any = batch.signal or batch.claim(Signal)
             signal.add_callback(partial(self.when_done, callback))
 
+    def _left(self) -> None:
+        """Have a failure logged: a task of another loop that waited for it was cancelled."""
+        batch, _ = self._batch.part(self._index)
+        batch.unclaim()
+
     async def wait(self) -> RecordMetadata:
         """Wait until the record is delivered; return its metadata.
 
@@ -111,7 +116,11 @@ class Ack(_DeliveryHandle):
             while not batch.settled:
                 signal: Any = batch.signal or batch.claim(Signal)
                 signal.add(task)
-                await trio.lowlevel.wait_task_rescheduled(signal)
+                try:
+                    await trio.lowlevel.wait_task_rescheduled(signal)
+                except trio.Cancelled:
+                    batch.unclaim()
+                    raise
                 if batch.parts:
                     batch, index = batch.part(index)
         elif time.perf_counter() >= current.fairness.due:

@@ -319,7 +319,11 @@ class Producer(MeteredClient):
         if not (batch.settled or batch.parts):
             signal: Any = batch.signal or batch.claim(Signal)
             signal.add(trio.lowlevel.current_task())
-            await trio.lowlevel.wait_task_rescheduled(signal)
+            try:
+                await trio.lowlevel.wait_task_rescheduled(signal)
+            except trio.Cancelled:
+                batch.unclaim()
+                raise
             if batch.settled and not batch.parts:
                 return batch.metadata(ack._index, ack._timestamp)
         return await ack.wait()

@@ -336,6 +336,10 @@ class ProducerBatch:
         self.claimed = True
         return self.signal_for(make)
 
+    def unclaim(self) -> None:
+        """Have a failure logged after all: a task that was to observe the outcome was cancelled."""
+        self.claimed = False
+
     def signal_for(self, make: Callable[[], Waited]) -> Waited:
         """Return the signal that is notified when the batch gets its outcome or is split.
 
