@@ -48,6 +48,20 @@ async def test_wrong_choice_of_partitioner_is_refused(answer: Any, autojump_cloc
         assert producer.statistics().buffer_used == 0
 
 
+def of_aiokafka(key_bytes: bytes, every: list[int], available: list[int]) -> int:
+    return every[len(key_bytes) % len(every)]
+
+
+@pytest.mark.parametrize("theirs", [of_aiokafka, lambda key, every, available: every[0]])
+async def test_partitioner_of_another_client_is_refused(theirs: Any, autojump_clock: Clock) -> None:
+    """It takes three arguments, too, and would choose by the topic."""
+    async with ScriptedCluster(topics={"t": 3}) as cluster:
+        with pytest.raises(ConfigurationError, match="takes a key first, as with aiokafka and"):
+            async with opened(cluster, partitioner=theirs):
+                pass
+        assert not cluster.log
+
+
 @pytest.mark.parametrize("wrong", [5, b"default", ["default"]])
 def test_wrong_partitioner_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="partitioner must be"):

@@ -36,7 +36,7 @@ from ...errors import (
     TransactionError,
     TrikafkaError,
 )
-from ...hooks import check_takes, first_answer, name_of
+from ...hooks import check_takes, first_answer, name_of, signature_of
 from ...interfaces import Partitioner, ProducerContext, TransactionManager
 from ...types import (
     BrokerLatency,
@@ -834,6 +834,16 @@ class ProducerParts(Context[ProducerConfig]):
             check_takes(
                 name, _PARTITIONER_TAKES, ConfigurationError, f"partitioner: {name_of(name)}"
             )
+            # The partitioners of aiokafka and kafka-python have three arguments, too: key, all
+            # partitions, available partitions. Called with trikafka's, such a one would choose by
+            # the topic, often without an error.
+            signature = signature_of(name)
+            if signature is not None and next(iter(signature.parameters), "").startswith("key"):
+                raise ConfigurationError(
+                    f"partitioner: {name_of(name)} takes a key first, as with aiokafka and "
+                    "kafka-python, and is called with topic, key and partitions: give "
+                    "partitioner=lambda topic, key, partitions: yours(key, partitions, partitions)"
+                )
             return guarded_partitioner(name, "the partitioner")
         # A plugin may have had a partitioner of this name before there was a built-in one.
         own = name == ProducerConfig.partitioner
