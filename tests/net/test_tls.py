@@ -366,6 +366,23 @@ def test_changed_files_are_read_again(tmp_path: Path) -> None:
     assert contexts.context() is second
 
 
+async def test_directory_of_authorities_is_searched(tmp_path: Path) -> None:
+    """As with ssl.ca.location of librdkafka, whose users often give /etc/ssl/certs."""
+    file = tmp_path / "ca.pem"
+    file.write_text(PEM)
+    with pytest.raises(ConfigurationError, match=r"no file that is named by a hash.*openssl rehash"):
+        make_context(config(security_protocol="SSL", ssl_cafile=str(tmp_path)))
+    hashed = await trio.run_process(
+        ["openssl", "x509", "-hash", "-noout", "-in", str(file)], capture_stdout=True
+    )
+    file.rename(tmp_path / f"{hashed.stdout.decode().strip()}.0")
+    async with serving(server_context(AUTHORITY.issue_cert("localhost"))) as node:
+        transport = await connect(node, ssl_cafile=str(tmp_path))
+        await transport.send_all([memoryview(b"hello")])
+        assert await receive(transport, 5) == b"hello"
+        await transport.aclose()
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

@@ -32,6 +32,8 @@ _PEM = "-----BEGIN "
 _EDGE = re.compile(r"-----(BEGIN|END) ([A-Z0-9 ]++)-----")
 #: The end of a line as letters.
 _ESCAPED = re.compile(r"\\r\\n|\\n|\\r")
+#: The name of a certificate or of revoked ones in a directory that OpenSSL searches.
+_HASHED = re.compile(r"[0-9a-f]{8}\.r?[0-9]+")
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _log = logging.getLogger("trikafka.brokers")
 
@@ -220,12 +222,15 @@ def make_context(config: ClientConfig) -> ssl.SSLContext:
 def trust(context: ssl.SSLContext, name: str, given: str, password: str | None = None) -> None:
     """Load the authorities or revoked certificates that a setting gives.
 
-    They are given as a path or as PEM text.
+    They are given as the path of a file or directory, or as PEM text.
 
     Raises:
         ConfigurationError: They cannot be read. The error names the setting.
     """
     try:
+        if _PEM not in given and Path(given).is_dir():
+            _trust_directory(context, name, given)
+            return
         with _as_file(_in_pem(name, given, password, stores.authorities)) as path:
             context.load_verify_locations(path)
     except ssl.SSLError as error:
@@ -240,6 +245,19 @@ def trust(context: ssl.SSLContext, name: str, given: str, password: str | None =
         raise
     except ValueError as error:
         raise ConfigurationError(f"{name}: {_shown(given)} is no path: {error}") from error
+
+
+def _trust_directory(context: ssl.SSLContext, name: str, path: str) -> None:
+    """Let OpenSSL look in a directory, as ``ssl.ca.location`` of librdkafka does.
+
+    OpenSSL reads a file there during a handshake, and finds it by its name, a hash.
+    """
+    if not any(_HASHED.fullmatch(entry) for entry in os.listdir(path)):
+        raise ConfigurationError(
+            f"{name}: the directory {path!r} has no file that is named by a hash, such as "
+            "'9d66eef0.0': run 'openssl rehash' on it, or give one file"
+        )
+    context.load_verify_locations(capath=path)
 
 
 def _in_pem(

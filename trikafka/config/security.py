@@ -47,8 +47,8 @@ class SecurityConfig:
     )
     ssl_cafile: str | None = setting(
         None,
-        "the trusted authorities: a PEM file, a store in PKCS12 or JKS, or PEM text; None: the "
-        "system's",
+        "the trusted authorities: a PEM file, a directory of them ('openssl rehash'), a store in "
+        "PKCS12 or JKS, or PEM text; None: the system's",
         empty=False,
         java="ssl.truststore.certificates",
     )
@@ -227,7 +227,8 @@ class SecurityConfig:
     )
     sasl_oauth_cafile: str | None = setting(
         None,
-        "the trusted authorities of the endpoint: a PEM file, or PEM text; None: the system's",
+        "the trusted authorities of the endpoint: a PEM file, a directory of them, or PEM text; "
+        "None: the system's",
         empty=False,
         java=None,
     )

@@ -27,8 +27,9 @@ class ClientSettings(TypedDict, total=False):
     """A context for TLS, used unchanged, instead of the other TLS settings. Default: None."""
 
     ssl_cafile: str | None
-    """The trusted authorities: a PEM file, a store in PKCS12 or JKS, or PEM text; None: the
-    system's. Java's name: ssl.truststore.certificates. Default: None."""
+    """The trusted authorities: a PEM file, a directory of them ('openssl rehash'), a store in
+    PKCS12 or JKS, or PEM text; None: the system's. Java's name: ssl.truststore.certificates.
+    Default: None."""
 
     ssl_ca_password: str | None
     """The password of a trust store in ssl_cafile. Default: None."""
@@ -145,8 +146,8 @@ class ClientSettings(TypedDict, total=False):
     sasl.oauthbearer.assertion.file. Default: None."""
 
     sasl_oauth_cafile: str | None
-    """The trusted authorities of the endpoint: a PEM file, or PEM text; None: the system's.
-    Default: None."""
+    """The trusted authorities of the endpoint: a PEM file, a directory of them, or PEM text; None:
+    the system's. Default: None."""
 
     sasl_oauth_scope: str | None
     """The scope to request at the token endpoint. Java's name: sasl.oauthbearer.scope. Default:
