@@ -50,7 +50,7 @@ def test_unreadable_values_are_in_the_same_error() -> None:
         "Java's, and records are bytes: leave it out, or encode before the call"
         "; batch.size must be a number, not '16k'; enable.idempotence must be true or false, not "
         "'yes'"
-        "; client_id is given twice, the second time as 'client_id'"
+        "; client_id is given twice, the second time as 'client_id', with another value"
     )
 
 

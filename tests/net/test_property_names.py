@@ -125,6 +125,8 @@ def test_each_name_stands_once() -> None:
         ({"compression.type": "zstd", "compression.level": "-1"}, {"compression_type": "zstd"}),
         ({"message.max.bytes": 2_000_000}, {"max_request_size": 2_000_000}),
         ({"enable.idempotence": "1"}, {"enable_idempotence": True}),
+        ({"enable.idempotence": 1}, {"enable_idempotence": True}),
+        ({"enable_idempotence": 0}, {"enable_idempotence": False}),
         ({"enable.idempotence": "t"}, {"enable_idempotence": True}),
         ({"enable.idempotence": "f"}, {"enable_idempotence": False}),
         ({"compression.gzip.level": "-1"}, {}),  # Java's default
@@ -135,6 +137,14 @@ def test_each_name_stands_once() -> None:
         ({"connections_max_idle_ms": None}, {"connections_max_idle_ms": math.inf}),  # aiokafka
         ({"receive.message.max.bytes": "1000"}, {"receive_message_max_bytes": 1000}),
         ({"sasl.oauthbearer.method": "default"}, {}),
+        ({"security.protocol": "ssl", "ssl.ca.location": "probe"}, {"security_protocol": "SSL"}),
+        ({"https.ca.location": "probe"}, {}),
+        # Files for Java and librdkafka have some settings under both names.
+        ({"compression.type": "gzip", "compression.codec": "gzip"}, {"compression_type": "gzip"}),
+        (
+            {"security.protocol": "SSL", "ssl.truststore.location": "c", "ssl.ca.location": "c"},
+            {"security_protocol": "SSL", "ssl_cafile": "c"},
+        ),
         *(
             (
                 {"compression.type": codec, "compression.level": given},
@@ -267,6 +277,73 @@ def test_second_name_of_a_setting_yields(
 ) -> None:
     assert from_properties(given) == setting
     assert warned(caplog) == f"these properties were given but are not used: {unused}"
+
+
+def test_same_value_under_two_names_counts_once() -> None:
+    both = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.mechanisms": "PLAIN",
+        "sasl.jaas.config": 'x.PlainLoginModule required username="u" password="p";',
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
+    assert from_properties(both) == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "u",
+        "sasl_plain_password": "p",
+    }
+    with pytest.raises(ConfigurationError) as caught:
+        from_properties({**both, "sasl.mechanisms": "SCRAM-SHA-256"})
+    assert str(caught.value) == (
+        "sasl_mechanism is given twice, the second time as 'sasl.mechanisms', with another value"
+    )
+
+
+@pytest.mark.parametrize(
+    "partitioner",
+    [
+        "org.apache.kafka.clients.producer.internals.DefaultPartitioner",
+        inspect.signature(aiokafka.AIOKafkaProducer).parameters["partitioner"].default,
+        kafka.KafkaProducer.DEFAULT_CONFIG["partitioner"],
+    ],
+)
+def test_others_default_partitioner_is_ours(partitioner: object) -> None:
+    assert from_properties({"partitioner.class": partitioner}, ProducerConfig) == {}
+    assert from_properties({"partitioner": partitioner}, ProducerConfig) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "instead"),
+    [
+        ("UniformStickyPartitioner", "give partitioner.ignore.keys=true"),
+        ("RoundRobinPartitioner", "give partitioner, a function of the topic, key and partitions"),
+    ],
+)
+def test_partitioner_of_java_is_refused(kind: str, instead: str) -> None:
+    given = f"org.apache.kafka.clients.producer.{kind}"
+    with pytest.raises(ConfigurationError) as caught:
+        from_properties({"partitioner.class": given}, ProducerConfig)
+    assert str(caught.value) == f"partitioner.class={given!r}: {instead}"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("ssl.client.auth", "the broker decides whether clients need a certificate"),
+        ("internal.leave.group.on.close", "it is internal to Java"),
+        ("socket.keepalive.enable", "connections_max_idle_ms ends idle connections"),
+    ],
+)
+def test_unused_property_says_why(name: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert from_properties({name: "x"}) == {}
+    assert warned(caplog) == f"these properties were given but are not used: {name} ({why})"
+
+
+def test_hint_ignores_case() -> None:
+    with pytest.raises(ConfigurationError, match=r"did you mean 'session\.timeout\.ms'\?$"):
+        from_properties({"SESSION.TIMEOUT.MS": "1"})
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,12 @@ _ASSIGNORS = {
     "StickyAssignor": "sticky",
     "CooperativeStickyAssignor": "cooperative-sticky",
 }
+_PARTITIONERS_OF_JAVA = "org.apache.kafka.clients.producer."
+#: What to give instead of the partitioners that Java has beside the default one.
+_INSTEAD_OF_PARTITIONER = {
+    "UniformStickyPartitioner": "give partitioner.ignore.keys=true",
+    "RoundRobinPartitioner": "give partitioner, a function of the topic, key and partitions",
+}
 
 
 def from_properties(
@@ -94,7 +100,8 @@ def from_properties(
 
     Raises:
         ConfigurationError: The file cannot be read, a name is refused or nearly right, a setting is
-            given under two names, or a value cannot be read. One error names all of these.
+            given under two names with different values, or a value cannot be read. One error names
+            all of these.
     """
     properties = _hidden(properties)  # an error tracker records the locals of each frame
     return read_settings(properties, client, strict=False)
@@ -138,8 +145,6 @@ def read_settings(
             strange.append(dotted)
         elif found.name in settings and rule.yields:
             beside.append(f"{dotted} ({found.name} is given)")
-        elif found.name in settings:
-            wrong.append(f"{found.name} is given twice, the second time as {dotted!r}")
         else:
             try:
                 translated = _translated(dotted, value, rule, found)
@@ -148,8 +153,15 @@ def read_settings(
             else:
                 # None is the default of some arguments of Python clients, and confluent-kafka's
                 # word for a default. Where trikafka has no such value, its own default counts.
-                if translated is not None or (value is None and found.optional):
-                    settings[found.name] = translated
+                if translated is None and not (value is None and found.optional):
+                    continue
+                # A file for Java and librdkafka may have the same value under both names.
+                if settings.get(found.name, translated) != translated:
+                    wrong.append(
+                        f"{found.name} is given twice, the second time as {dotted!r}, with "
+                        "another value"
+                    )
+                settings.setdefault(found.name, translated)
     names = {*by_name, *(name.replace("_", ".") for name in known), *NAMES, *RULES, _LEVEL}
     if misspelt := [name for name in strange if strict or _is_misspelt(name, names)]:
         wrong.insert(0, str(unknown(misspelt, names, "any client")))
@@ -204,12 +216,36 @@ def _faults(name: str, value: Any, rule: PropertyRule) -> list[str]:
     return [f"{name} must be {known}, which is what trikafka does, or be left out{instead}"]
 
 
+def _partitioner(name: str, value: object) -> object:
+    """Return a partitioner as trikafka has it; ``None`` stands for the default one.
+
+    Raises:
+        ConfigurationError: It is a class of Java's client that trikafka has nothing for.
+    """
+    if isinstance(value, str) and value.startswith(_PARTITIONERS_OF_JAVA):
+        kind = value.rpartition(".")[2]
+        if kind == "DefaultPartitioner":
+            return None
+        if kind in _INSTEAD_OF_PARTITIONER:
+            raise ConfigurationError(f"{name}={plain(value)!r}: {_INSTEAD_OF_PARTITIONER[kind]}")
+    made_by = type(value)
+    if made_by.__name__ == "DefaultPartitioner" and made_by.__module__.startswith(
+        ("aiokafka.", "kafka.")
+    ):
+        return None  # the default argument of a Python client: murmur2, too
+    return value
+
+
 def _translated(name: str, value: Any, rule: PropertyRule, found: Setting) -> Any:
     """Return a property's value in the form of its setting; ``None`` stands for the default."""
     if rule.values and (text := plain(str(value)).lower()) in rule.values:
         return rule.values[text]
+    if found.name == "partitioner":
+        value = _partitioner(name, value)
     if isinstance(value, str):
         value = _from_text(name, value, found)
+    elif bool in found.kinds and isinstance(value, int) and value in (0, 1):
+        value = bool(value)  # confluent-kafka writes each value as text, and librdkafka reads it
     elif found.name == "partition_assignment_strategy" and isinstance(value, list | tuple):
         # aiokafka and kafka-python take classes, which have the assignor's name.
         value = tuple(getattr(one, "name", one) for one in value)

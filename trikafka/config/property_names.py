@@ -64,6 +64,7 @@ _DELIVERY = _refused("await send(), or the ack that enqueue() returns")
 _DIAL = _refused("give dial, a function that opens a stream to an address")
 _ERRORS = _ignored("calls raise errors, and the rest is logged")
 _FETCHES = _ignored("fetch_buffer_bytes and retry_backoff_ms decide when to fetch")
+_INTERNAL = _ignored("it is internal to Java")
 _JAVA_CLASS = "it names a class of Java: leave it out"
 _KEY_IN_MEMORY = _refused("give its PEM text: ssl.ca.pem, ssl.certificate.pem or ssl.key.pem")
 _LOGGING = _ignored("logging is Python's: logging.getLogger('trikafka')")
@@ -110,7 +111,7 @@ LIBRDKAFKA: Mapping[str, PropertyRule] = {
     "broker.version.fallback": _VERSIONS,
     "builtin.features": _ignored("it describes a build of librdkafka"),
     "closesocket_cb": _DIAL,
-    "compression.codec": _to("compression_type", {"inherit": None}),
+    "compression.codec": _to("compression_type", {"inherit": None}, yields=True),
     "connect_cb": _DIAL,
     "consume.callback.max.messages": _ignored("max_poll_records limits a batch"),
     "consume_cb": _refused("read records with 'async for', or receive_batch()"),
@@ -135,7 +136,7 @@ LIBRDKAFKA: Mapping[str, PropertyRule] = {
     "fetch.queue.backoff.ms": _FETCHES,
     "fetch.wait.max.ms": _to("fetch_max_wait_ms"),
     "group.protocol.type": _ignored("the type of a group is 'consumer'"),
-    "https.ca.location": _to("sasl_oauth_cafile"),
+    "https.ca.location": _to("sasl_oauth_cafile", {"probe": None}),
     "https.ca.pem": _to("sasl_oauth_cafile"),
     "interceptors": _ignored("trikafka's plugins are Python objects: plugins"),
     "internal.termination.signal": _ignored("there are no threads to end"),
@@ -190,7 +191,7 @@ LIBRDKAFKA: Mapping[str, PropertyRule] = {
     "sasl.password": _to("sasl_plain_password"),
     "sasl.username": _to("sasl_plain_username"),
     "socket.blocking.max.ms": _SOCKETS,
-    "socket.keepalive.enable": _SOCKETS,
+    "socket.keepalive.enable": _ignored("connections_max_idle_ms ends idle connections"),
     "socket.max.fails": _ignored("a connection ends at its first error"),
     "socket.nagle.disable": _SOCKETS,
     "socket.receive.buffer.bytes": _SOCKETS,
@@ -198,7 +199,8 @@ LIBRDKAFKA: Mapping[str, PropertyRule] = {
     "socket.timeout.ms": _to("request_timeout_ms", yields=True),
     "socket_cb": _DIAL,
     "ssl.ca.certificate.stores": _ignored("without ssl_cafile the system's authorities count"),
-    "ssl.ca.location": _to("ssl_cafile"),
+    # librdkafka's "probe" looks for the system's authorities, which trikafka uses by default.
+    "ssl.ca.location": _to("ssl_cafile", {"probe": None}),
     "ssl.ca.pem": _to("ssl_cafile"),
     "ssl.certificate.location": _to("ssl_certfile"),
     "ssl.certificate.pem": _to("ssl_certfile"),
@@ -244,7 +246,8 @@ JAVA: Mapping[str, PropertyRule] = {
     "delivery.timeout.ms": _to("delivery_timeout_ms", {"0": math.inf}),
     "fetch.max.bytes": _to("fetch_max_bytes", _LEAST_SIZE),
     "interceptor.classes": _ignored("observers replace interceptors"),
-    "internal.throw.on.fetch.stable.offset.unsupported": _ignored("it is internal to Java"),
+    "internal.leave.group.on.close": _INTERNAL,
+    "internal.throw.on.fetch.stable.offset.unsupported": _INTERNAL,
     "max.partition.fetch.bytes": _to("max_partition_fetch_bytes", _LEAST_SIZE),
     # With 0, Java asks as often as retry.backoff.ms allows.
     "metadata.max.age.ms": _to("metadata_max_age_ms", {"0": 100}),
@@ -282,6 +285,7 @@ JAVA: Mapping[str, PropertyRule] = {
     "send.buffer.bytes": _SOCKETS,
     "share.acknowledgement.mode": _SHARE,
     "share.acquire.mode": _SHARE,
+    "ssl.client.auth": _ignored("the broker decides whether clients need a certificate"),
     "ssl.engine.factory.class": _refused(f"{_JAVA_CLASS}, or give ssl_context"),
     "ssl.keymanager.algorithm": _OPENSSL,
     # These only name the newest version; ssl.enabled.protocols lists the enabled ones.
@@ -310,7 +314,7 @@ PYTHON: Mapping[str, PropertyRule] = {
     "default_offset_commit_callback": _COMMITS,
     "enable_incremental_fetch_sessions": _ignored("fetch sessions are used where brokers can"),
     "kafka_client": _ignored("there is one client"),
-    "loop": _ignored("trikafka runs on Trio"),
+    "loop": _ignored("a client runs where it is opened"),
     "max_batch_size": _to("batch_size"),
     "metric_group_prefix": _METRICS,
     "metrics_enabled": _METRICS,
@@ -319,7 +323,7 @@ PYTHON: Mapping[str, PropertyRule] = {
     "retries": _to("retries", {"inf": None}),
     "sasl_kerberos_domain_name": _ignored("brokers are named as they advertise themselves"),
     "sasl_kerberos_name": _to("sasl_kerberos_principal"),
-    "selector": _ignored("trikafka runs on Trio"),
+    "selector": _ignored("Trio, or asyncio's loop, waits for sockets"),
     "socket_options": _SOCKETS,
     "socks5_proxy": _DIAL,
     "topics": _refused("give open_consumer() the topics as arguments"),

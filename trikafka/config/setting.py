@@ -118,9 +118,9 @@ class Setting:
                     f"{self.name} must be one of {', '.join(map(repr, self.choices))}, not "
                     f"{value!r}"
                 )
-        elif isinstance(value, bool) != (bool in self.kinds):
-            wanted = "True or False" if bool in self.kinds else "no boolean"
-            raise ConfigurationError(f"{self.name} must be {wanted}, not {value!r}")
+        elif bool in self.kinds:
+            if not isinstance(value, bool):
+                raise ConfigurationError(f"{self.name} must be True or False, not {value!r}")
         elif self.number:
             self._check_number(value)
         elif Callable in self.kinds and callable(value):  # type: ignore[comparison-overlap]
@@ -165,7 +165,7 @@ class Setting:
         )
 
     def _check_number(self, value: object) -> None:
-        if not isinstance(value, int | float) or value != value:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             raise ConfigurationError(f"{self.name} must be a number, not {value!r}")
         if isinstance(value, int) and abs(value) > sys.float_info.max:
             raise ConfigurationError(
@@ -259,7 +259,7 @@ def unknown(
     def advice(name: str) -> str:
         if name.replace(".", "_") in ("key_serializer", "value_serializer"):
             return "keys and values are bytes: encode before send"
-        near = nearest(name, known, 0.6)
+        near = nearest(name, known, 0.6) or nearest(name.lower(), known, 0.6)
         return hint(name) or (f"did you mean {near!r}?" if near else "")
 
     if len(names) == 1:
