@@ -4,7 +4,7 @@
 only public names of trikafka.
 """
 
-from ._api.client.opens import opens
+from ._api.client.opens import Unopened, opens
 from ._api.client.option_parsing import check_client, shown
 from ._checksum import crc32c
 from ._net.callers import Caller, Host, calling_for, calling_for_host, set_host
@@ -20,6 +20,7 @@ __all__ = [
     "Host",
     "Reminder",
     "Retry",
+    "Unopened",
     "backoff",
     "calling_for",
     "calling_for_host",

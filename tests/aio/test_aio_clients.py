@@ -672,8 +672,25 @@ def test_other_ways_to_open_are_refused() -> None:
         with pytest.raises(trikafka.IllegalStateError, match=r"trikafka\.aio\.open_admin\(\)"):
             async with trikafka.open_admin():
                 pass
-        with pytest.raises(trikafka.IllegalStateError, match="opens with a block"):
-            await trikafka.aio.open_admin()  # type: ignore[misc]
+        unopened: Any = trikafka.aio.open_admin()
+        block = r"'async with trikafka\.aio\.open_admin\(\.\.\.\) as admin:'"
+        with pytest.raises(trikafka.IllegalStateError, match=f"{block}, not by 'await"):
+            await unopened
+        with pytest.raises(trikafka.IllegalStateError, match=f"{block}, not by 'with'"), unopened:
+            pass
+        with pytest.raises(trikafka.IllegalStateError, match=f"{block}: inside of it 'async for'"):
+            async for _ in unopened:
+                pass
+        with pytest.raises(trikafka.NotOpenError, match=f"{block}: before that there is no admin"):
+            await unopened.list_topics()
+        with pytest.raises(trikafka.IllegalStateError, match="was not entered"):
+            await unopened.__aexit__(None, None, None)
+        open_producer: Any = trikafka.aio.open_producer
+        with pytest.raises(
+            trikafka.ConfigurationError,
+            match=r"trikafka\.aio\.open_producer\(bootstrap_servers='a:1'\)",
+        ):
+            open_producer("a:1")
         with pytest.raises(trikafka.ConfigurationError, match="no_such_setting"):
             async with trikafka.aio.open_admin(no_such_setting=3):  # type: ignore[call-arg]
                 pass
@@ -684,6 +701,31 @@ def test_other_ways_to_open_are_refused() -> None:
 
     with nothing_left():
         run(main)
+
+
+def test_client_of_the_other_face_is_refused() -> None:
+    async def handler(_: object) -> None: ...
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster:
+            async with member_of(cluster, enable_auto_commit=False) as consumer:
+                with pytest.raises(trikafka.ConfigurationError) as caught:
+                    await trikafka.run_tasks(consumer, handler)  # type: ignore[call-overload]
+                assert str(caught.value) == (
+                    "run_tasks() takes an open consumer of trikafka, and this is one of "
+                    "trikafka.aio: use trikafka.aio.run_tasks()"
+                )
+                theirs: Any = consumer._client
+                with pytest.raises(trikafka.ConfigurationError, match=r"not <trikafka\.Consumer "):
+                    await trikafka.aio.run_tasks(theirs, handler)
+            unopened: Any = member_of(cluster)
+            with pytest.raises(
+                trikafka.ConfigurationError,
+                match=r"not open yet; write: async with trikafka\.aio\.open_consumer",
+            ):
+                await trikafka.aio.run_tasks(unopened, handler)
+
+    run(main)
 
 
 def test_contexts_of_callers_stay_apart() -> None:

@@ -370,7 +370,9 @@ async def test_directory_of_authorities_is_searched(tmp_path: Path) -> None:
     """As with ssl.ca.location of librdkafka, whose users often give /etc/ssl/certs."""
     file = tmp_path / "ca.pem"
     file.write_text(PEM)
-    with pytest.raises(ConfigurationError, match=r"no file that is named by a hash.*openssl rehash"):
+    with pytest.raises(
+        ConfigurationError, match=r"no file that is named by a hash.*openssl rehash"
+    ):
         make_context(config(security_protocol="SSL", ssl_cafile=str(tmp_path)))
     hashed = await trio.run_process(
         ["openssl", "x509", "-hash", "-noout", "-in", str(file)], capture_stdout=True

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 import trio
 
@@ -24,8 +24,8 @@ from ..config.typed import (
     BytesShareConsumerSettings,
     ProducerSettings,
 )
-from ..errors import ClientFailedError, IllegalStateError
-from ..toolkit import calling_for_host, set_host
+from ..errors import ClientFailedError, ConfigurationError, IllegalStateError
+from ..toolkit import Unopened, calling_for_host, set_host, shown
 from ..types import AsyncDeserializer, Deserializer, Key, SubscriptionPattern, Value
 from .admin import Admin
 from .consumer import Consumer
@@ -35,6 +35,7 @@ from .producer import Producer
 from .sharing import ShareConsumer
 
 _log = logging.getLogger("trikafka.aio")
+P = ParamSpec("P")
 Face = TypeVar("Face", bound=Client)
 #: The methods that describe a client, also after its end.
 _REPORTS = ("health", "statistics")
@@ -109,13 +110,15 @@ class _Host:
         self._scope.cancel()
 
 
-class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
+class Opening(Unopened, AbstractAsyncContextManager[Face], Generic[Face]):
     """A client of asyncio that ``async with`` will open; before that there is none."""
+
+    package = "trikafka.aio"
 
     def __init__(
         self, call: str, face: Callable[[Guest, Any], Face], open_client: Callable[[Guest], Any]
     ) -> None:
-        self._call = call
+        self.opens = call
         self._face = face
         self._open_client = open_client
         self._entered = False
@@ -128,8 +131,8 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
 
     async def __aenter__(self) -> Face:
         if self._entered:
-            raise IllegalStateError(f"a block of {self._call}() can be entered once: call it again")
-        _check_asyncio(self._call)
+            raise IllegalStateError(f"a block of {self.opens}() can be entered once: call it again")
+        _check_asyncio(self.opens)
         self._entered = True
         guest = self._guest = await acquire()
         host = self._host = _Host(guest, partial(self._open_client, guest))
@@ -207,17 +210,9 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
         return await guest.wait_ended_shielded() or cancelled
 
     def _guest_of(self) -> Guest:
-        assert self._guest is not None
+        if self._guest is None:
+            raise IllegalStateError(f"the block of {self.opens}() was not entered")
         return self._guest
-
-    if not TYPE_CHECKING:  # type checkers know of this mistake by themselves
-
-        def __await__(self) -> NoReturn:
-            name = self._call.removeprefix("open_")
-            raise IllegalStateError(
-                f"{self._call}() opens with a block, 'async with trikafka.aio.{self._call}(...) "
-                f"as {name}:', not by 'await'"
-            )
 
 
 def _check_asyncio(call: str) -> None:
@@ -227,6 +222,21 @@ def _check_asyncio(call: str) -> None:
             f"trikafka.aio.{call}() needs a running loop of asyncio, and was called {where}; with "
             f"Trio use trikafka.{call}()"
         )
+
+
+def _by_name(function: Callable[P, Opening[Face]]) -> Callable[P, Opening[Face]]:
+    """Refuse settings without a name, with the right line."""
+
+    @wraps(function)
+    def call(*args: P.args, **settings: P.kwargs) -> Opening[Face]:
+        if args:
+            raise ConfigurationError(
+                f"{function.__name__}() takes settings by their names, such as "
+                f"trikafka.aio.{function.__name__}(bootstrap_servers={shown(args[0])})"
+            )
+        return function(**settings)  # type: ignore[call-arg]  # there are no others
+
+    return call
 
 
 @overload
@@ -359,6 +369,7 @@ def open_share_consumer(
     return Opening("open_share_consumer", face, make)
 
 
+@_by_name
 def open_producer(**settings: Unpack[ProducerSettings]) -> Opening[Producer]:
     """Open a producer.
 
@@ -380,6 +391,7 @@ def open_producer(**settings: Unpack[ProducerSettings]) -> Opening[Producer]:
     )
 
 
+@_by_name
 def open_admin(**settings: Unpack[AdminSettings]) -> Opening[Admin]:
     """Open a client for administration.
 

@@ -18,11 +18,12 @@ from .. import process as _process
 from .. import run_tasks as _run_tasks
 from ..errors import ConfigurationError
 from ..tasks.queue import QueueRun, queue_settings
+from ..toolkit import Unopened, shown
 from ..types import Key, Value
 from .consumer import Consumer
 from .crossing import Client, cross, on_host
 from .guest import Guest
-from .opening import open_share_consumer
+from .opening import Opening, open_share_consumer
 from .producer import Producer, Transaction
 from .sharing import Delivery
 
@@ -252,9 +253,16 @@ async def ensure_topics(
 def _check(call: str, client: object, kind: type[Client]) -> None:
     """Raise :exc:`ConfigurationError` unless this is an open client of trikafka.aio."""
     if not isinstance(client, kind):
+        name = kind.__name__.lower()
+        is_client = type(client).__module__.startswith("trikafka.")
+        what = repr(client) if is_client and not isinstance(client, Unopened) else shown(client)
+        if isinstance(client, Opening) and client.opens == f"open_{name}":
+            what = (
+                f"one that is not open yet; write: async with trikafka.aio.open_{name}(...) as "
+                f"{name}: await trikafka.aio.{call}(...)"
+            )
         raise ConfigurationError(
-            f"{call}() of trikafka.aio needs a {kind.__name__.lower()} of trikafka.aio, not "
-            f"{client!r}"
+            f"{call}() of trikafka.aio needs a {name} of trikafka.aio, not {what}"
         )
 
 

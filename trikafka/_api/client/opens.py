@@ -32,20 +32,59 @@ def _check_runs_under_trio(call: str) -> None:
         ) from None
 
 
-class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
+class Unopened:
+    """What ``async with`` opens: before that, each use is an error that shows the right line.
+
+    Attributes:
+        opens: The name of the function that made this object.
+        package: The package of that function.
+    """
+
+    __slots__ = ()
+    package = "trikafka"
+    opens: str
+
+    if not TYPE_CHECKING:  # type checkers know of these mistakes by themselves
+
+        def _advice(self) -> str:
+            call, name = self.opens, _name(self.opens)
+            return (
+                f"{call}() opens with a block, 'async with {self.package}.{call}(...) as {name}:'"
+            )
+
+        def __getattr__(self, name: str) -> NoReturn:
+            # Python itself asks for private names, and takes any answer but this for a yes.
+            if name.startswith("_") or name == "opens":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise NotOpenError(
+                f"{self._advice()}: before that there is no {_name(self.opens)}, and no "
+                f"{name!r} of it"
+            )
+
+        def __aiter__(self) -> NoReturn:
+            raise IllegalStateError(
+                f"{self._advice()}: inside of it 'async for' goes over the {_name(self.opens)}"
+            )
+
+        def __await__(self) -> NoReturn:
+            raise IllegalStateError(f"{self._advice()}, not by 'await {self.opens}(...)'")
+
+        def __enter__(self) -> NoReturn:
+            raise IllegalStateError(f"{self._advice()}, not by 'with'")
+
+        def __exit__(self, *_: object) -> None:
+            """No-op: the block was never entered."""
+
+
+class Opening(Unopened, AbstractAsyncContextManager[Client], Generic[Client]):
     """A client that ``async with`` will open; before that there is none."""
 
-    __slots__ = ("_block", "_call", "_entered")
+    __slots__ = ("_block", "_entered", "opens")
 
     def __init__(self, call: str, block: AbstractAsyncContextManager[Client]) -> None:
-        self._call = call
+        self.opens = call
         self._block = block
         self._entered = False
-
-    @property
-    def opens(self) -> str:
-        """The name of the function that made this object."""
-        return self._call
 
     # Both return the coroutine rather than await it, so that tracebacks and stacks have no further
     # step. A Ctrl-C in such a step would leave the client open for ever.
@@ -54,10 +93,10 @@ class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
     def __aenter__(self) -> Coroutine[Any, Any, Client]:
         if self._entered:
             raise IllegalStateError(
-                f"a block of {self._call}() can be entered once: call {self._call}() again for "
+                f"a block of {self.opens}() can be entered once: call {self.opens}() again for "
                 "another client"
             )
-        _check_runs_under_trio(self._call)
+        _check_runs_under_trio(self.opens)
         self._entered = True
         return self._block.__aenter__()
 
@@ -70,32 +109,6 @@ class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
         /,
     ) -> Coroutine[Any, Any, bool | None]:
         return self._block.__aexit__(kind, error, trace)
-
-    if not TYPE_CHECKING:  # type checkers know of these mistakes by themselves
-
-        def __getattr__(self, name: str) -> NoReturn:
-            # Python itself asks for these names. Anything but an AttributeError would count as a
-            # yes.
-            if name.startswith("_"):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            raise NotOpenError(
-                f"{_advice(self._call)}: before that there is no {_name(self._call)}, and no "
-                f"{name!r} of it"
-            )
-
-        def __aiter__(self) -> NoReturn:
-            raise IllegalStateError(
-                f"{_advice(self._call)}: inside of it 'async for' goes over the {_name(self._call)}"
-            )
-
-        def __await__(self) -> NoReturn:
-            raise IllegalStateError(f"{_advice(self._call)}, not by 'await {self._call}(...)'")
-
-        def __enter__(self) -> NoReturn:
-            raise IllegalStateError(f"{_advice(self._call)}, not by 'with'")
-
-        def __exit__(self, *_: object) -> None:
-            """No-op: the block was never entered."""
 
 
 def opens(function: Callable[P, AsyncIterator[Client]]) -> Callable[P, Opening[Client]]:
@@ -125,10 +138,6 @@ def opens(function: Callable[P, AsyncIterator[Client]]) -> Callable[P, Opening[C
 
 def _name(call: str) -> str:
     return call.removeprefix("open_")
-
-
-def _advice(call: str) -> str:
-    return f"{call}() opens with a block, 'async with trikafka.{call}(...) as {_name(call)}:'"
 
 
 def _without_names(call: str, args: tuple[Any, ...]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ...config.secrets import holds_secret
 from ...config.text import is_utf8, plain_text
 from ...errors import ConfigurationError
-from .opens import Opening
+from .opens import Unopened
 
 
 def check_client(call: str, given: object, kind: type, rest: str) -> None:
@@ -26,9 +26,14 @@ def check_client(call: str, given: object, kind: type, rest: str) -> None:
     if isinstance(given, kind):
         return
     name = kind.__name__.lower()
+    if f"{type(given).__module__}.".startswith("trikafka.aio."):
+        raise ConfigurationError(
+            f"{call}() takes an open {name} of trikafka, and this is one of trikafka.aio: use "
+            f"trikafka.aio.{call}()"
+        )
     what = (
         "one that is not open yet"
-        if isinstance(given, Opening) and given.opens == f"open_{name}"
+        if isinstance(given, Unopened) and given.opens == f"open_{name}"
         else shown(given)
     )
     line = (
@@ -65,8 +70,8 @@ def shown(given: Any) -> str:
     Args:
         given: The argument.
     """
-    if isinstance(given, Opening):
-        return f"trikafka.{given.opens}(...)"
+    if isinstance(given, Unopened):
+        return f"{given.package}.{given.opens}(...)"
     if isinstance(given, int | float | None) or (
         isinstance(given, str) and len(given) < 50 and not holds_secret(given)
     ):

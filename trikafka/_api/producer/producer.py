@@ -759,7 +759,8 @@ class Producer(MeteredClient):
         #
         # Failing many batches is work of its own: each wakes its tasks. So it is done in steps, and
         # shielded, because tasks that wait for an ack would otherwise never be rescheduled.
-        error: Exception = DeliveryTimeoutError("close", self._close_limit(how))
+        limit, start = self._close_limit(how), trio.current_time()
+        error: Exception = DeliveryTimeoutError("close", limit)
         try:
             if self._service.failure is None:
                 if self._transactions is not None:
@@ -769,6 +770,11 @@ class Producer(MeteredClient):
             else:
                 error = ClientFailedError("the producer failed in the background")
                 error.__cause__ = self._service.failure
+        except trio.Cancelled:
+            # The task may have been cancelled long before the time was over.
+            spent = round(trio.current_time() - start, 3)
+            error = DeliveryTimeoutError("close", min(limit, spent))
+            raise
         finally:
             with trio.CancelScope(shield=True):
                 while self._manager.drop(error, _STEP):
