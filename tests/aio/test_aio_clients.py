@@ -703,6 +703,20 @@ def test_other_ways_to_open_are_refused() -> None:
         run(main)
 
 
+def test_reprs_name_this_face() -> None:
+    async def main() -> None:
+        async with (
+            cluster_of(1) as cluster,
+            producer_of(cluster, transactional_id="x") as producer,
+            trikafka.aio.open_share_consumer("t", group_id="s", **cluster.settings) as queue,
+            trikafka.aio.open_admin(**cluster.settings) as admin,
+        ):
+            for thing in (producer, producer.transaction(), queue, admin):
+                assert repr(thing).startswith(f"<trikafka.aio.{type(thing).__name__} "), repr(thing)
+
+    run(main)
+
+
 def test_client_of_the_other_face_is_refused() -> None:
     async def handler(_: object) -> None: ...
 

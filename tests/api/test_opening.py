@@ -106,7 +106,7 @@ async def test_misspelt_setting_is_explained(opener: Callable[..., Any]) -> None
     [
         (trikafka.open_consumer, "api_version", "leave it out: the versions of a broker are asked"),
         (trikafka.open_consumer, "consumer_timeout_ms", "leave it out: receive_batch(timeout=...)"),
-        (trikafka.open_producer, "loop", "leave it out: trikafka runs on Trio"),
+        (trikafka.open_producer, "loop", "leave it out: a client runs where it is opened"),
         (trikafka.open_producer, "max_batch_size", "did you mean 'batch_size'?"),
         (trikafka.open_producer, "on_delivery", "await send(), or the ack that enqueue() returns"),
         (trikafka.open_producer, "socks5_proxy", "give dial, a function that opens a stream"),
@@ -158,6 +158,20 @@ def test_asyncio_program_needs_trio(opener: Callable[..., Any]) -> None:
         asyncio.run(main())
     with pytest.raises(IllegalStateError, match=says):
         main().send(None)
+
+
+def test_export_in_asyncio_goes_to_a_thread() -> None:
+    """There is no trikafka.aio.open_exporter."""
+
+    async def main() -> None:
+        async with trikafka.open_exporter("t", "out", bootstrap_servers="kafka:9092"):
+            pytest.fail("it opened")
+
+    says = (
+        r"in a program of asyncio, run it in a thread: await asyncio\.to_thread\(trio\.run, main\)$"
+    )
+    with pytest.raises(IllegalStateError, match=says):
+        asyncio.run(main())
 
 
 @each_opener

@@ -117,6 +117,9 @@ class Transaction:
         self._client = transaction
         self._guest = producer._guest
 
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<trikafka.", "<trikafka.aio.", 1)
+
     def _check(self) -> None:
         self._producer._check()
 

@@ -19,6 +19,8 @@ from ...errors import ConfigurationError, IllegalStateError, NotOpenError
 
 P = ParamSpec("P")
 Client = TypeVar("Client")
+#: The functions that trikafka.aio has, too.
+_IN_ASYNCIO = ("open_admin", "open_consumer", "open_producer", "open_share_consumer")
 
 
 def _check_runs_under_trio(call: str) -> None:
@@ -26,9 +28,14 @@ def _check_runs_under_trio(call: str) -> None:
     try:
         trio.lowlevel.current_task()
     except RuntimeError:
+        instead = (
+            f"import trikafka.aio and use trikafka.aio.{call}()"
+            if call in _IN_ASYNCIO
+            else "run it in a thread: await asyncio.to_thread(trio.run, main)"
+        )
         raise IllegalStateError(
             f"{call}() needs Trio, and no Trio runs here: start the program with trio.run(main); "
-            f"in a program of asyncio, import trikafka.aio and use trikafka.aio.{call}()"
+            f"in a program of asyncio, {instead}"
         ) from None
 
 

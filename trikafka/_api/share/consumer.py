@@ -206,7 +206,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         return share_statistics(self._parts)
 
     def __repr__(self) -> str:
-        return f"<ShareConsumer of group {self._parts.config.group_id!r}>"
+        return f"<trikafka.ShareConsumer of group {self._parts.config.group_id!r}>"
 
     # --- receiving ---
 
