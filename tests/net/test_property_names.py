@@ -331,7 +331,12 @@ def test_partitioner_of_java_is_refused(kind: str, instead: str) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("ssl.client.auth", "the broker decides whether clients need a certificate"),
+        ("ssl.client.auth", "a setting of brokers"),
+        ("sasl.enabled.mechanisms", "a setting of brokers"),
+        ("security.inter.broker.protocol", "a setting of brokers"),
+        ("listener.security.protocol.map", "a setting of brokers"),
+        ("listener.name.inner.scram-sha-512.sasl.jaas.config", "a setting of brokers"),
+        ("connections.max.reauth.ms", "a setting of brokers"),
         ("internal.leave.group.on.close", "it is internal to Java"),
         ("socket.keepalive.enable", "connections_max_idle_ms ends idle connections"),
     ],
@@ -339,6 +344,11 @@ def test_partitioner_of_java_is_refused(kind: str, instead: str) -> None:
 def test_unused_property_says_why(name: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
     assert from_properties({name: "x"}) == {}
     assert warned(caplog) == f"these properties were given but are not used: {name} ({why})"
+
+
+def test_prefix_is_no_hint(caplog: pytest.LogCaptureFixture) -> None:
+    assert from_properties({"listeners": "x", "metric": "y"}) == {}
+    assert warned(caplog).endswith("listeners (no Kafka client's); metric (no Kafka client's)")
 
 
 def test_hint_ignores_case() -> None:

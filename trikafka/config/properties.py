@@ -162,7 +162,8 @@ def read_settings(
                         "another value"
                     )
                 settings.setdefault(found.name, translated)
-    names = {*by_name, *(name.replace("_", ".") for name in known), *NAMES, *RULES, _LEVEL}
+    names = {*by_name, *(name.replace("_", ".") for name in known), *NAMES, _LEVEL}
+    names |= {name for name in RULES if not name.endswith(".")}  # no prefixes
     if misspelt := [name for name in strange if strict or _is_misspelt(name, names)]:
         wrong.insert(0, str(unknown(misspelt, names, "any client")))
     if wrong:  # all faults in one error, so that a long file is corrected in one pass

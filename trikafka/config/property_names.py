@@ -58,6 +58,7 @@ def _anyway(*values: str, why: str = "") -> PropertyRule:
 _ADDRESSES = _ignored("all addresses of a name are tried, of both families")
 _APP_SERIALIZATION = _ignored("trikafka has no schema registry")
 _BROKER_CHECKS = _ignored("the broker checks tokens, not the client")
+_BROKERS = _ignored("a setting of brokers")
 _BUFFERED_BYTES = _ignored("buffers are limited by bytes: buffer_memory and batch_size")
 _COMMITS = _ignored("commit() raises, and a failed auto commit is logged")
 _DELIVERY = _refused("await send(), or the ack that enqueue() returns")
@@ -285,7 +286,6 @@ JAVA: Mapping[str, PropertyRule] = {
     "send.buffer.bytes": _SOCKETS,
     "share.acknowledgement.mode": _SHARE,
     "share.acquire.mode": _SHARE,
-    "ssl.client.auth": _ignored("the broker decides whether clients need a certificate"),
     "ssl.engine.factory.class": _refused(f"{_JAVA_CLASS}, or give ssl_context"),
     "ssl.keymanager.algorithm": _OPENSSL,
     # These only name the newest version; ssl.enabled.protocols lists the enabled ones.
@@ -298,6 +298,19 @@ JAVA: Mapping[str, PropertyRule] = {
     "ssl.provider": _refused(f"{_JAVA_CLASS}: TLS is OpenSSL's"),
     "ssl.secure.random.implementation": _OPENSSL,
     "ssl.trustmanager.algorithm": _OPENSSL,
+    # Settings of brokers about security, which Java's clients ignore in a file for both.
+    "connections.max.reauth.ms": _BROKERS,
+    "listener.": _BROKERS,
+    "principal.builder.class": _BROKERS,
+    "sasl.enabled.mechanisms": _BROKERS,
+    "sasl.kerberos.principal.to.local.rules": _BROKERS,
+    "sasl.mechanism.controller.protocol": _BROKERS,
+    "sasl.mechanism.inter.broker.protocol": _BROKERS,
+    "sasl.server.": _BROKERS,
+    "security.inter.broker.protocol": _BROKERS,
+    "ssl.allow.": _BROKERS,
+    "ssl.client.auth": _BROKERS,
+    "ssl.principal.mapping.rules": _BROKERS,
     # Settings of Confluent's serializers and interceptors, which stand in the same files.
     "auto.register.schemas": _APP_SERIALIZATION,
     "basic.auth.": _APP_SERIALIZATION,
