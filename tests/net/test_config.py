@@ -7,6 +7,7 @@ import dataclasses
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -172,7 +173,20 @@ async def test_unknown_name_error_names_the_function() -> None:
         (
             ConsumerConfig,
             {"partition_assignment_strategy": (b"range",)},
+            "must be names of assignors, such as",
+        ),
+        (
+            ConsumerConfig,
+            {"partition_assignment_strategy": ()},
             "must name at least one assignor",
+        ),
+        (ConsumerConfig, {"session_timeout_ms": True}, "must be a number, not True"),
+        (ConsumerConfig, {"group_id": True}, "must be text or None, not True"),
+        # A provider of aiokafka or kafka-python.
+        (
+            ConsumerConfig,
+            {"sasl_oauth_token_provider": SimpleNamespace(token=print)},
+            "must be a function or None, not SimpleNamespace; give its method token",
         ),
         (
             ConsumerConfig,

@@ -432,9 +432,10 @@ class ConsumerConfig(ClientConfig):
     def _check_assignors(self) -> None:
         names = self.partition_assignment_strategy
         if not names or not all(isinstance(name, str) and name for name in names):
+            wanted = "be names of assignors" if any(names) else "name at least one assignor"
             raise ConfigurationError(
-                "partition_assignment_strategy must name at least one assignor, such as "
-                f"('range', 'cooperative-sticky'), not {names!r}"
+                f"partition_assignment_strategy must {wanted}, such as ('range', "
+                f"'cooperative-sticky'), not {names!r}"
             )
         if len(set(names)) < len(names):
             raise ConfigurationError(
