@@ -641,6 +641,25 @@ def test_functions_have_trios_arguments(name: str) -> None:
     ]
 
 
+def test_closing_again_is_no_error() -> None:
+    """As on Trio: also once the last client has ended, and with it the run."""
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster:
+            async with (
+                member_of(cluster) as consumer,
+                producer_of(cluster) as producer,
+                trikafka.aio.open_admin(**cluster.settings) as admin,
+            ):
+                stream = await anext(consumer.partitions())
+                await producer.aclose()
+        for ended in (consumer, producer, admin, stream):
+            await ended.aclose()
+        await stream.wait_ended()
+
+    run(main)
+
+
 @pytest.mark.parametrize("kind", ["consumer", "producer", "share_consumer"])
 def test_health_is_known_after_the_end(kind: str) -> None:
     """As on Trio: probes ask a client that has ended, too, and so has the last one's run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -185,6 +186,17 @@ def test_a_block_outlives_the_consumer(ends: str) -> None:
 
     with nothing_left("asyncio"):
         run(main)
+
+
+def test_a_deadline_is_known_after_the_end() -> None:
+    async def main() -> None:
+        async with a_queue(1) as (_, queue):
+            delivery = await queue.receive()
+            now = time.monotonic()
+            assert now < delivery.deadline <= time.monotonic() + 30
+        assert delivery.deadline <= time.monotonic() + 30
+
+    run(main)
 
 
 def test_a_cancelled_receive_takes_nothing() -> None:

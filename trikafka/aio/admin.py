@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import Admin as _Admin
 from .. import AdminConfig
 from .crossing import OpenedClient
-from .methods import crossing, direct
+from .methods import crossing, direct, ending
 
 
 class Admin(OpenedClient):
@@ -23,7 +23,7 @@ class Admin(OpenedClient):
         return self._client.config
 
     abort_transaction = crossing(_Admin.abort_transaction)
-    aclose = crossing(_Admin.aclose)
+    aclose = ending(_Admin.aclose)
     add_raft_voter = crossing(_Admin.add_raft_voter)
     alter_client_quotas = crossing(_Admin.alter_client_quotas)
     alter_configs = crossing(_Admin.alter_configs)

@@ -16,7 +16,7 @@ from ..toolkit import check_timeout
 from ..types import Key, Value
 from .crossing import OpenedClient, on_host
 from .guest import Guest
-from .methods import crossing, direct, report
+from .methods import crossing, direct, ending, report
 from .streams import PartitionStreams
 from .taking import ArrowBatches, RecordTaker, taken
 
@@ -169,7 +169,7 @@ class Consumer(RecordTaker[Key, Value], OpenedClient):
             self._client.subscribe(topics, _HostListener(self._guest, listener))
         self._guest.wake()
 
-    aclose = crossing(_Consumer.aclose)
+    aclose = ending(_Consumer.aclose)
     assign = direct(_Consumer.assign)
     assignment = direct(_Consumer.assignment)
     assignment_epoch = direct(_Consumer.assignment_epoch)

@@ -255,6 +255,10 @@ class Client:
         """Record the failure that has ended the client in the background."""
         self._failure = error
 
+    def _has_ended(self) -> bool:
+        """Return whether the client has ended, with its guest or by a failure."""
+        return self._failure is not None or self._guest.ending
+
     def _check(self) -> None:
         self._guest.check_loop()
         if self._failure is not None:
@@ -269,4 +273,4 @@ class OpenedClient(Client):
     @property
     def is_closed(self) -> bool:
         """True once closing has begun, or the client has failed: no more calls are possible."""
-        return bool(self._client.is_closed or self._failure is not None or self._guest.ending)
+        return bool(self._client.is_closed or self._has_ended())

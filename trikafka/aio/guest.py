@@ -47,6 +47,7 @@ class Guest:
         self._nursery: trio.Nursery | None = None
         self._closing = trio.Event()
         self.ended = False
+        self.clock_shift = 0.0  # from Trio's clock to ``time.monotonic``
         self._failure: BaseException | None = None
         self._waiting: list[asyncio.Future[None]] = []  # for the start or the end
         self._driver = _driver(loop)
@@ -66,6 +67,7 @@ class Guest:
     # --- the run ---
 
     async def _main(self) -> None:
+        self.clock_shift = time.monotonic() - trio.current_time()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._notify()

@@ -39,6 +39,20 @@ def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
     return call
 
 
+def ending(
+    method: Callable[Concatenate[Any, P], Awaitable[None]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, None]]:
+    """Return a method that waits for an end, as :func:`crossing`; a no-op once it has come."""
+
+    @wraps(method)
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if not self._has_ended():
+            self._check()
+            await cross(self._guest, partial(method, self._client, *args, **kwargs))
+
+    return call
+
+
 def report(method: Callable[[Any], T]) -> Callable[[Any], T]:
     """Return a method that describes the client, also after its end.
 

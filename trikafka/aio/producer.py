@@ -33,7 +33,7 @@ from ..types import BytesLike
 from .consumer import Consumer
 from .crossing import OpenedClient, cross
 from .guest import Guest, resolve
-from .methods import crossing, direct, report
+from .methods import crossing, direct, ending, report
 from .taking import TURN
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -586,7 +586,7 @@ class Producer(OpenedClient):
         self._check()
         return Transaction(self, self._client.transaction(timeout=timeout))
 
-    aclose = crossing(_Producer.aclose)
+    aclose = ending(_Producer.aclose)
     client_instance_id = crossing(_Producer.client_instance_id)
     flush = crossing(_Producer.flush)
     health = report(_Producer.health)

@@ -49,7 +49,7 @@ class _Held:
     @property
     def deadline(self) -> float:
         """The time (``time.monotonic``) at which the lock ends; each renewal moves it."""
-        return float(time.monotonic() + self._held.deadline - trio.current_time())
+        return float(self._held.deadline + self._consumer._guest.clock_shift)
 
     def accept(self) -> None:
         """Acknowledge as processed; see :meth:`trikafka.Delivery.accept`."""

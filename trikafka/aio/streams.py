@@ -15,7 +15,7 @@ from .. import PartitionStream as _PartitionStream
 from .. import Record, RecordBatch, TopicPartition
 from ..types import Key, Value
 from .crossing import Client, cross
-from .methods import crossing, direct
+from .methods import crossing, direct, ending
 from .taking import ArrowBatches, RecordTaker, taken
 
 
@@ -69,6 +69,9 @@ class PartitionStream(RecordTaker[Key, Value]):
 
     def _check(self) -> None:
         self._consumer._check()
+
+    def _has_ended(self) -> bool:
+        return self._consumer._has_ended()
 
     @property
     def partition(self) -> TopicPartition:
@@ -153,10 +156,10 @@ class PartitionStream(RecordTaker[Key, Value]):
             return
         await cross(self._guest, partial(self._client.__aexit__, kind, error, traceback))
 
-    aclose = crossing(_PartitionStream.aclose)
+    aclose = ending(_PartitionStream.aclose)
     commit = crossing(_PartitionStream.commit)
     report_progress = direct(_PartitionStream.report_progress)
-    wait_ended = crossing(_PartitionStream.wait_ended)
+    wait_ended = ending(_PartitionStream.wait_ended)
 
 
 class StreamBatches(Generic[Key, Value]):
