@@ -461,3 +461,17 @@ async def test_failure_after_a_cancel_is_logged(
             nursery.cancel_scope.cancel()
         await trio.sleep(2)
         assert "1 records for t-0 were not delivered" in caplog.text
+
+
+async def test_failure_of_a_second_wait_is_raised(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ready(linger_ms=1_000) as (cluster, producer):
+        cluster.fail("Produce", ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1)
+        ack = await producer.enqueue("t", b"1")
+        with trio.move_on_after(0.1):
+            await ack.wait()
+        with pytest.raises(BrokerResponseError):
+            await ack.wait()
+        await trio.sleep(2)
+        assert "not delivered" not in caplog.text

@@ -72,7 +72,7 @@ class Ack(_DeliveryHandle):
         if batch.settled:
             callback()
         else:  # the batch may be split first: then the ack waits for the part that has its record
-            signal: Any = batch.signal or batch.claim(Signal)
+            signal: Any = batch.claim(Signal)
             signal.add_callback(partial(self.when_done, callback))
 
     def _left(self) -> None:
@@ -114,7 +114,7 @@ class Ack(_DeliveryHandle):
                 check_run(self._run)
             task = trio.lowlevel.current_task()
             while not batch.settled:
-                signal: Any = batch.signal or batch.claim(Signal)
+                signal: Any = batch.claim(Signal)  # again after an earlier wait was cancelled
                 signal.add(task)
                 try:
                     await trio.lowlevel.wait_task_rescheduled(signal)
