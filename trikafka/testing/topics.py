@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from kafka.protocol.api_key import ApiKey
 
@@ -19,6 +20,10 @@ _BROKER_RESOURCE = 4
 _GROUP_RESOURCE = 32
 _TRANSACTIONS = "transaction.version"
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+#: APIs with their lowest and highest versions, in order.
+_Offered: TypeAlias = tuple[tuple[int, int, int], ...]
+#: Features with their name, level, and lowest and highest supported level.
+_Features: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
 
 async def api_versions(call: ScriptedCall) -> Message:
@@ -49,30 +54,45 @@ async def api_versions(call: ScriptedCall) -> Message:
             code = ErrorCode.INVALID_REQUEST
         elif request.node_id >= 0 and expected != (call.state.cluster_id, call.node.node_id):
             code = ErrorCode.REBOOTSTRAP_REQUIRED
-    keys = [
-        {"api_key": int(key), "min_version": low, "max_version": high}
-        for key, (low, high) in sorted(offered.items())
-    ]
-    return call.respond(error_code=code, api_keys=keys, **_features(call))
+    keys = tuple((int(key), low, high) for key, (low, high) in sorted(offered.items()))
+    quorum = call.state.quorum
+    levels = {_TRANSACTIONS: (call.state.transactions.version, 0, 2), **quorum.features}
+    features = tuple((name, *level) for name, level in levels.items())
+    if code:
+        return call.respond(
+            error_code=code, **_versions(call.version, keys, features, quorum.epoch)
+        )
+    encoded = _encoded_versions(call.version, keys, features, quorum.epoch)
+    return RESPONSES[ApiKey.ApiVersions].decode(encoded, version=call.version)
 
 
-def _features(call: ScriptedCall) -> dict[str, Any]:
-    """Return the levels of the cluster's features (KIP-584).
+# Each connection begins with this response, and its sixty parts are the dearest of all to make.
+# They hardly ever change, so their bytes are kept. A handler of a test may change the message, so
+# each connection gets one of its own.
+@functools.lru_cache(maxsize=64)
+def _encoded_versions(version: int, keys: _Offered, features: _Features, epoch: int) -> bytes:
+    values = {"error_code": 0, **_versions(version, keys, features, epoch)}
+    return bytes(build(RESPONSES[ApiKey.ApiVersions], version, values).encode())
+
+
+def _versions(version: int, keys: _Offered, features: _Features, epoch: int) -> dict[str, Any]:
+    """Return the APIs of a node, and the levels of the cluster's features (KIP-584).
 
     A feature at level 0 is omitted. Older clients do not get features whose range begins at 0.
     """
-    quorum = call.state.quorum
-    features = {_TRANSACTIONS: (call.state.transactions.version, 0, 2), **quorum.features}
     return {
+        "api_keys": [
+            {"api_key": key, "min_version": low, "max_version": high} for key, low, high in keys
+        ],
         "supported_features": [
             {"name": name, "min_version": low, "max_version": high}
-            for name, (_, low, high) in features.items()
-            if low or call.version >= 4
+            for name, _, low, high in features
+            if low or version >= 4
         ],
-        "finalized_features_epoch": quorum.epoch,
+        "finalized_features_epoch": epoch,
         "finalized_features": [
             {"name": name, "max_version_level": level, "min_version_level": level}
-            for name, (level, _, _) in features.items()
+            for name, level, _, _ in features
             if level
         ],
     }
