@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,6 @@ FILES = sorted(
     path for path in PACKAGE.rglob("*.py") if not str(path.relative_to(PACKAGE)).startswith(OTHERS)
 )
 NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
-TREES = {name: ast.parse(path.read_text()) for path, name in zip(FILES, NAMES, strict=True)}
 #: Attributes of the language, Trio and our errors: written where such objects are made or passed
 #: on.
 FOREIGN = {
@@ -40,6 +40,12 @@ FOREIGN = {
     "showwarning",
     "obj",
 }
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Return the parsed files by name. Not at the import, which each process of a run makes."""
+    return {name: ast.parse(path.read_text()) for path, name in zip(FILES, NAMES, strict=True)}
 
 
 def targets(node: ast.stmt) -> Iterator[ast.expr]:
@@ -195,7 +201,7 @@ def written_to_another_class(tree: ast.Module) -> Iterator[tuple[str, int]]:
 def test_attributes_are_assigned_by_their_module() -> None:
     foreign = [
         f"{room}, line {line}: .{name}"
-        for room, tree in TREES.items()
+        for room, tree in trees().items()
         for mine in [kept(tree) | FOREIGN]
         for name, line, own in written(tree)
         if not own and name not in mine
@@ -206,7 +212,7 @@ def test_attributes_are_assigned_by_their_module() -> None:
 def test_containers_are_changed_by_their_module() -> None:
     foreign = [
         f"{room}, line {line}: .{name}"
-        for room, tree in TREES.items()
+        for room, tree in trees().items()
         for mine in [kept(tree) | NO_CONTAINERS | {name for where, name in PARTS if where == room}]
         for name, line in changed_within(tree)
         if name not in mine
@@ -216,7 +222,7 @@ def test_containers_are_changed_by_their_module() -> None:
 
 def test_no_attribute_is_set_by_its_name() -> None:
     # clients.py sets attributes of frozen classes.
-    rooms = {room: tree for room, tree in TREES.items() if Path(room).name != "clients.py"}
+    rooms = {room: tree for room, tree in trees().items() if Path(room).name != "clients.py"}
     assert not [
         f"{room}, line {line}" for room, tree in rooms.items() for line in set_by_name(tree)
     ], "no way around the rule"
@@ -226,7 +232,7 @@ def test_annotated_objects_are_not_assigned_to() -> None:
     """The annotation names a class of another module."""
     foreign = [
         f"{room}, line {line}: {name}"
-        for room, tree in TREES.items()
+        for room, tree in trees().items()
         for name, line in written_to_another_class(tree)
     ]
     assert not foreign, "they assign to what is not their own: tell its owner what happened instead"
@@ -250,7 +256,7 @@ def test_signals_are_notified_by_their_owners() -> None:
     }
     callers = {
         name
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -317,7 +323,7 @@ def test_accumulator_is_changed_by_produce_alone() -> None:
     views = {name for name in vars(RecordAccumulator) if not name.startswith("_")}
     foreign = [
         f"{room}, line {line}: .{name}"
-        for room, tree in TREES.items()
+        for room, tree in trees().items()
         if not room.startswith((*MANAGER, "_state/"))
         for name, line in used_of(tree, "accumulator", "_accumulator")
         if name not in views
@@ -328,7 +334,7 @@ def test_accumulator_is_changed_by_produce_alone() -> None:
 def test_accumulator_alone_changes_its_batches() -> None:
     called = ("batch", "_batch", "each", "leaf", "part", "ProducerBatch", "time")
     looked_at, foreign = [], []
-    for path, (room, tree) in zip(FILES, TREES.items(), strict=True):
+    for path, (room, tree) in zip(FILES, trees().items(), strict=True):
         if room.startswith("_state/") or "ProducerBatch" not in path.read_text():
             continue
         looked_at.append(room)
