@@ -1,4 +1,4 @@
-"""Topics with known records in a real Kafka, and a small HDFS."""
+"""Topics with known records in a real Kafka, an S3 server and a small HDFS."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 from hdfs_server import HdfsServer, hdfs_server
 from known_topics import make_topic
+from s3_server import S3Server, s3_server
 
 MakeTopic = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server for all tests of the process: each has buckets of its own."""
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

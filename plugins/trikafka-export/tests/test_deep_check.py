@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import obstore
 import pyarrow.parquet as pq
 import pytest
 from made_batches import batch
-from s3_server import S3Server, s3_server
+from s3_server import S3Server
 from test_formats_dead_letters import row
 from test_stores import Bucket, Directory, Place, finish, planned
 from trikafka_export.checking import check
@@ -26,12 +26,6 @@ from trikafka import ExportError
 from trikafka.interfaces import ExportCheck
 
 FLIPS = 200
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["directory", "s3"])

@@ -12,7 +12,7 @@ from typing import Any
 import obstore
 import pytest
 from known_topics import add_records
-from s3_server import s3_server
+from s3_server import S3Server
 from test_lake_setup import begun
 from trikafka_export.destination import store_of
 from trikafka_export.sink import FileSink
@@ -152,38 +152,36 @@ async def test_check_without_records_accepts_any_topic(
     assert (await trikafka.check_export(tmp_path, topics=["flights"])).files == 0
 
 
-def test_prefix_of_a_table_gets_no_objects() -> None:
-    with s3_server() as server:
-        iceberg = f"metadata/00000-{uuid.uuid4()}.metadata.json"
-        for marker, says in (("_delta_log/00000000000000000000.json", DELTA), (iceberg, ICEBERG)):
-            bucket = server.bucket()
-            store: Any = store_of(f"s3://{bucket}/lake", server.options)[0]
-            obstore.put(store._objects._store, marker, b"{}")
-            store.open()
-            with pytest.raises(ConfigurationError) as caught:
-                store.load()
-            assert str(caught.value).startswith(f"s3://{bucket}/lake is {says}")
-            store.close()
+def test_prefix_of_a_table_gets_no_objects(s3: S3Server) -> None:
+    iceberg = f"metadata/00000-{uuid.uuid4()}.metadata.json"
+    for marker, says in (("_delta_log/00000000000000000000.json", DELTA), (iceberg, ICEBERG)):
+        bucket = s3.bucket()
+        store: Any = store_of(f"s3://{bucket}/lake", s3.options)[0]
+        obstore.put(store._objects._store, marker, b"{}")
+        store.open()
+        with pytest.raises(ConfigurationError) as caught:
+            store.load()
+        assert str(caught.value).startswith(f"s3://{bucket}/lake is {says}")
+        store.close()
 
 
-def test_long_delta_log_takes_one_request() -> None:
+def test_long_delta_log_takes_one_request(s3: S3Server) -> None:
     """One request finds that a folder has a log of Delta's.
 
     Previously each commit of the table was listed, with a request for each thousand.
     """
-    with s3_server() as server:
-        bucket = server.bucket()
-        store: Any = store_of(f"s3://{bucket}/lake", server.options)[0]
-        with ThreadPoolExecutor(8) as threads:
-            list(
-                threads.map(
-                    lambda n: obstore.put(store._objects._store, f"_delta_log/{n:020}.json", b"{}"),
-                    range(1_010),
-                )
+    bucket = s3.bucket()
+    store: Any = store_of(f"s3://{bucket}/lake", s3.options)[0]
+    with ThreadPoolExecutor(8) as threads:
+        list(
+            threads.map(
+                lambda n: obstore.put(store._objects._store, f"_delta_log/{n:020}.json", b"{}"),
+                range(1_010),
             )
-        server.allow(bucket, -1)
-        assert store._objects.first_names("_delta_log") == [f"{n:020}.json" for n in range(1_000)]
-        assert server.allow(bucket, -1) == 1
+        )
+    s3.allow(bucket, -1)
+    assert store._objects.first_names("_delta_log") == [f"{n:020}.json" for n in range(1_000)]
+    assert s3.allow(bucket, -1) == 1
 
 
 async def test_iceberg_plan_in_a_folder_asks_for_a_name(tmp_path: Path) -> None:

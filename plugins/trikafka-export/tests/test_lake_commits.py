@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 from lakes import IcebergLake, Lake, StoredDelta, make_lake
-from s3_server import s3_server
+from s3_server import S3Server
 from trikafka_export.lake.columns import TableColumns, table_schema
 from trikafka_export.lake.footers import DataFile, read_footers
 from trikafka_export.lake.formats import open_table
@@ -247,26 +247,25 @@ async def test_silent_catalog_is_an_error(
                 pass
 
 
-def test_lost_responses_commit_each_plan_once() -> None:
+def test_lost_responses_commit_each_plan_once(s3: S3Server) -> None:
     """A store that answers each successful conditional write with 500 has each plan once.
 
     delta-rs sends the write again, and is refused because of its own first write.
     """
     import obstore
 
-    with s3_server() as s3:
-        bucket = s3.bucket("forgetful")
-        lake = StoredDelta(f"s3://{bucket}/lake", {"format": "delta", **s3.options}, Path(bucket))
-        log, store = log_of(lake), s3.store(bucket)
-        format = pinned(log, lake)
-        for number in (1, 2, 3):
-            plan = plan_of(format, number)
-            files = files_of(
-                lake, log, plan, put=lambda name, data: obstore.put(store, f"lake/{name}", data)
-            )
-            log.commit(plan, files)
-            assert log.found(plan)
-        assert offsets(lake) == [*range(30)]
+    bucket = s3.bucket("forgetful")
+    lake = StoredDelta(f"s3://{bucket}/lake", {"format": "delta", **s3.options}, Path(bucket))
+    log, store = log_of(lake), s3.store(bucket)
+    format = pinned(log, lake)
+    for number in (1, 2, 3):
+        plan = plan_of(format, number)
+        files = files_of(
+            lake, log, plan, put=lambda name, data: obstore.put(store, f"lake/{name}", data)
+        )
+        log.commit(plan, files)
+        assert log.found(plan)
+    assert offsets(lake) == [*range(30)]
 
 
 def test_incomplete_delta_table_names_the_repair(tmp_path: Path) -> None:

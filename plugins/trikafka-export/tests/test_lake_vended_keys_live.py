@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from known_topics import add_records
 from lakes import IcebergLake, make_lake
-from s3_server import S3Server, s3_server
+from s3_server import S3Server
 
 import trikafka
 from trikafka import ExportError
@@ -55,42 +55,42 @@ def make(s3: S3Server, folder: Path) -> tuple[Catalog, IcebergLake]:
 
 
 async def test_exporter_renews_expired_keys(
-    kafka_broker: Any, new_topic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_broker: Any,
+    new_topic: Any,
+    s3: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "somebody's-own")  # which the table's store would refuse
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(400)
-    with s3_server() as s3:
-        catalog, lake = make(s3, tmp_path)
-        catalog.hand_out("key-0", 0)  # they have expired already: a client has to request new ones
-        where = {"bootstrap_servers": servers, "sink_options": lake.options}
-        async with trikafka.open_exporter(topic, lake.destination, **where) as exporter:
-            for number in range(3):
-                catalog.hand_out(f"key-{number}", 0)
-                result = await exporter.run()
-                assert (result.rows, len(result.versions)) == (40 if number else 400, 1)
-                await add_records(servers, topic, 400 + 40 * number, 40, 4)
-        lake.check(480)
-        assert not (
-            await trikafka.check_export(lake.destination, sink_options=lake.options)
-        ).problems
+    catalog, lake = make(s3, tmp_path)
+    catalog.hand_out("key-0", 0)  # they have expired already: a client has to request new ones
+    where = {"bootstrap_servers": servers, "sink_options": lake.options}
+    async with trikafka.open_exporter(topic, lake.destination, **where) as exporter:
+        for number in range(3):
+            catalog.hand_out(f"key-{number}", 0)
+            result = await exporter.run()
+            assert (result.rows, len(result.versions)) == (40 if number else 400, 1)
+            await add_records(servers, topic, 400 + 40 * number, 40, 4)
+    lake.check(480)
+    assert not (await trikafka.check_export(lake.destination, sink_options=lake.options)).problems
 
 
 async def test_refusal_of_the_store_hides_the_keys(
-    kafka_broker: Any, new_topic: Any, tmp_path: Path
+    kafka_broker: Any, new_topic: Any, s3: S3Server, tmp_path: Path
 ) -> None:
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(40)
-    with s3_server() as s3:
-        catalog, lake = make(s3, tmp_path)
-        catalog.hand_out("key-0", 3600)
-        where = {"bootstrap_servers": servers, "sink_options": lake.options}
-        async with trikafka.open_exporter(topic, lake.destination, **where) as exporter:
+    catalog, lake = make(s3, tmp_path)
+    catalog.hand_out("key-0", 3600)
+    where = {"bootstrap_servers": servers, "sink_options": lake.options}
+    async with trikafka.open_exporter(topic, lake.destination, **where) as exporter:
+        await exporter.run()
+        s3.only(catalog.bucket, "the-catalog", "another")
+        await add_records(servers, topic, 40, 40, 4)
+        with pytest.raises(ExportError, match="403") as told:
             await exporter.run()
-            s3.only(catalog.bucket, "the-catalog", "another")
-            await add_records(servers, topic, 40, 40, 4)
-            with pytest.raises(ExportError, match="403") as told:
-                await exporter.run()
-            assert not any(word in str(told.value) for word in ("the-secret-word", "the-token"))
-            s3.only(catalog.bucket, "the-catalog", "key-0")
-            assert (await exporter.run()).rows == 40
-        lake.check(80)
+        assert not any(word in str(told.value) for word in ("the-secret-word", "the-token"))
+        s3.only(catalog.bucket, "the-catalog", "key-0")
+        assert (await exporter.run()).rows == 40
+    lake.check(80)

@@ -9,7 +9,6 @@ import logging
 import pickle
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import trio
-from s3_server import S3Server, s3_server
+from s3_server import S3Server
 from test_stores import Bucket, export, finish, piece_of, planned, write
 from trikafka_broker.waiting import wait_until
 from trikafka_export.checking import check
@@ -33,12 +32,6 @@ from trikafka_export.sink import FileSink
 from trikafka import ConfigurationError, ExportError, open_exporter
 
 SECRET = "the-secret-word"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture

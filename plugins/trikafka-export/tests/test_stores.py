@@ -22,7 +22,7 @@ import obstore
 import pytest
 from hdfs_native import Client
 from hdfs_server import HdfsServer
-from s3_server import S3Server, s3_server
+from s3_server import S3Server
 from trikafka_export.destination import store_of
 from trikafka_export.directory_store import DirectoryStore
 from trikafka_export.piece_log import ExportPiece, PieceLog, StagedFile
@@ -37,12 +37,6 @@ TP = TopicPartition("t", 0)
 
 class Killed(BaseException):
     """The end of a process that is killed."""
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 class Place:

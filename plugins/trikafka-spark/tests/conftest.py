@@ -16,6 +16,7 @@ import quick_spark
 import spark_delta
 from hdfs_server import HdfsServer, hdfs_server
 from known_topics import make_topic
+from s3_server import S3Server, s3_server
 from trikafka_spark import shared_context
 
 from benchmarks import parquet
@@ -88,6 +89,13 @@ def spark(spark_context: Any) -> Any:
     from pyspark.sql import SparkSession
 
     return SparkSession(spark_context)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """Run an S3 server, shared by all tests: each has buckets of its own."""
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,11 @@ import pytest
 import trio
 from known_topics import add_records
 from lakes import IcebergLake, Lake, StoredDelta, make_lake
-from s3_server import S3Server, s3_server
+from s3_server import S3Server
 from test_lake_live import Stop, stop_at
 
 import trikafka
 from trikafka import ExportError
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["delta", "iceberg"])

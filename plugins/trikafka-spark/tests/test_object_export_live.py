@@ -7,16 +7,15 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import pyarrow.parquet as pq
-import pytest
 import trio
 from known_topics import add_records
-from s3_server import S3Server, s3_server
+from s3_server import S3Server
 from test_stores import seen
 from trikafka_export.destination import store_of
 from trikafka_export.object_pieces import work_folder
@@ -24,12 +23,6 @@ from trikafka_export.plan import ExportWork, SourceView, new_plan
 
 import trikafka
 from trikafka import NewTopic, TopicPartition
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 def environment(s3: S3Server) -> dict[str, str]:
