@@ -5,9 +5,11 @@ Spark is started as the sink starts it.
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyspark
@@ -71,14 +73,20 @@ def spark_context(connector_jars: list[str], delta_jars: list[str]) -> Iterator[
     Trio.
     """
     started: list[Any] = []
-    conf = spark_delta.conf(delta_jars) | {"spark.jars": ",".join([*connector_jars, *delta_jars])}
+    conf = (
+        spark_delta.conf(delta_jars)
+        | quick_spark.WORKERS
+        | {"spark.jars": ",".join([*connector_jars, *delta_jars])}
+    )
 
     def start() -> None:
         started.append(shared_context.acquire("local[2]", "tests", conf))
 
-    thread = threading.Thread(target=start)
-    thread.start()
-    thread.join()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
     yield started[0]
     shared_context.release(started[0])
 

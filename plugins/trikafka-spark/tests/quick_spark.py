@@ -23,6 +23,9 @@ from trikafka_broker.java import find_java
 
 _VARIABLE = "SPARK_SUBMIT_OPTS"
 _COMPILER = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+#: Settings by which Python workers are forked with their imports made (quick_daemon.py). Spark has
+#: to find that module in `PYTHONPATH`.
+WORKERS = {"spark.python.daemon.module": "quick_daemon"}
 #: The work of most tests: a session, an aggregation, Parquet written and read.
 _WORK = """
 import sys
