@@ -63,7 +63,9 @@ async def api_versions(call: ScriptedCall) -> Message:
             error_code=code, **_versions(call.version, keys, features, quorum.epoch)
         )
     encoded = _encoded_versions(call.version, keys, features, quorum.epoch)
-    return RESPONSES[ApiKey.ApiVersions].decode(encoded, version=call.version)
+    response = RESPONSES[ApiKey.ApiVersions].decode(encoded, version=call.version)
+    response._header = None  # kafka-python leaves it unset, and other responses have it
+    return response
 
 
 # Each connection begins with this response, and its sixty parts are the dearest of all to make.
