@@ -48,6 +48,30 @@ async def test_newer_api_versions_gets_the_oldest_form(
         assert cluster.log[0].request is None
 
 
+async def test_changed_api_versions_concern_one_answer(autojump_clock: Clock) -> None:
+    """A handler may change its response: the next connection gets one of its own."""
+
+    async def one_less(request: Any, default: Any) -> Any:
+        response = await default()
+        response.api_keys[1].max_version = 0
+        response.api_keys.pop(0)
+        return response
+
+    found = []
+    async with ScriptedCluster() as cluster:
+        cluster.on("ApiVersions", one_less, times=1)
+        for _ in range(2):
+            client = await RawClient.connect(cluster)
+            answer = await client.call(
+                "ApiVersions", 4, client_software_name="raw", client_software_version="1"
+            )
+            found.append({item.api_key: item.max_version for item in answer.api_keys})
+    first, second = found
+    assert second == {key: high for key, (_, high) in KAFKA_4.items()}
+    assert len(first) == len(second) - 1
+    assert first[sorted(KAFKA_4)[1]] == 0
+
+
 async def test_unoffered_version_closes_the_connection(autojump_clock: Clock) -> None:
     async with ScriptedCluster(
         api_versions={"Metadata": (0, 5), "Fetch": None}, strict=False
