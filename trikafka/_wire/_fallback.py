@@ -68,6 +68,7 @@ __all__ = [
     "split_json_lines",
     "split_lines",
     "trim_memory",
+    "uncount_references",
     "walk",
     "writable_memory",
 ]
@@ -292,6 +293,14 @@ def free_memory() -> int:
 
 def trim_memory(at_once: bool = False) -> None:
     """Free the memory that was not reused for a second, or (``at_once``) since the last call."""
+
+
+def uncount_references() -> None:
+    """Stop counting references to what all records share, on a Python without a GIL.
+
+    Threads contend for such a count. It can be stopped only in the thread that has made the object:
+    the one that imported ``trikafka.types``. In any other thread this has no effect.
+    """
 
 
 def _value(offsets: memoryview, data: Buffer, validity: Buffer | None, index: int) -> bytes | None:

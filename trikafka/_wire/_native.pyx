@@ -105,8 +105,21 @@ cdef enum:
 cdef int64_t MAX_TIMESTAMP = (<int64_t>1) << 62
 cdef int64_t MAX_INT64 = 0x7FFFFFFFFFFFFFFF
 
+cdef extern from *:
+    """
+    /* Make an object immortal that this thread has made, on a Python without a GIL: no thread counts
+       references to it from then on. An object of another thread is left as it is. */
+    static void uncount(PyObject *thing) {
+    #ifdef Py_GIL_DISABLED
+        if (_Py_IsOwnedByCurrentThread(thing)) Py_SET_REFCNT(thing, PY_SSIZE_T_MAX);
+    #endif
+    }
+    """
+    void uncount(PyObject *thing) noexcept
+
 # What each record refers to, as pointers to objects that live as long as the process. A name of the
 # module would count a reference at each reading, and threads without a GIL contend for that count.
+# Each record still counts one for itself, unless the object is immortal (``uncount_references``).
 cdef PyObject *_RECORD = kept(Record)
 cdef PyObject *_CREATE_TIME = kept(TimestampType.CREATE_TIME)
 cdef PyObject *_LOG_APPEND_TIME = kept(TimestampType.LOG_APPEND_TIME)
@@ -116,6 +129,16 @@ cdef PyObject *kept(object thing) noexcept:
     """Return a pointer to ``thing``, which is never freed."""
     Py_INCREF(thing)
     return <PyObject *>thing
+
+
+def uncount_references():
+    """See ``_fallback.uncount_references``."""
+    # Not the class: its count has a part in each thread already.
+    uncount(_CREATE_TIME)
+    uncount(_LOG_APPEND_TIME)
+
+
+uncount_references()  # of programs that import this module in the thread of trikafka.types
 
 
 include "_native_buffers.pxi"

@@ -60,8 +60,12 @@ async def load(names: tuple[str, ...], config: ClientConfig) -> None:
     else:
         _import_all(names)
         await trio.lowlevel.checkpoint()
+    from ..._wire import _implementation
     from ..._wire._implementation import warn_if_missing
 
+    # The event loop's thread has probably made the objects; the thread above may have imported the
+    # compiled part.
+    _implementation.current.uncount_references()
     # At the ``async with``, above load(), open_*() and contextlib's __aenter__().
     warn_if_missing(stacklevel=4)
 
