@@ -292,6 +292,7 @@ READS = {
     "told",
     "time_spent",
     "claim",
+    "unclaim",
     "signal_for",
 }
 CHANGES = {

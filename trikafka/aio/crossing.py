@@ -255,6 +255,10 @@ class Client:
         """Record the failure that has ended the client in the background."""
         self._failure = error
 
+    def _reported(self, last: Mapping[str, Any]) -> None:
+        """Take over the mapping that gets the client's last reports at its end."""
+        self._last = last
+
     def _has_ended(self) -> bool:
         """Return whether the client has ended, with its guest or by a failure."""
         return self._failure is not None or self._guest.ending

@@ -148,7 +148,7 @@ class Opening(Unopened, AbstractAsyncContextManager[Face], Generic[Face]):
                 raise host.error
             raise IllegalStateError("Trio's run under this event loop has ended")
         self._client = self._face(guest, host.client)
-        self._client._last = host.last
+        self._client._reported(host.last)
         self._owner = asyncio.current_task()
         self._cancelling = 0 if self._owner is None else self._owner.cancelling()
         host.on_end = self._ended_early
