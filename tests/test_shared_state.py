@@ -49,7 +49,7 @@ SHARED = {
     "_wire.compression._unlz4": "a guess of the next size; any value is good",
     "_wire.compression._unzstd": "a guess of the next size; any value is good",
     "_wire.compression.Scratch._spare": "spare memory; pop and append are atomic",
-    "_wire.messages._writing": "a lock: kafka-python writes one decoder at a time",
+    "_wire.messages.writing_decoder": "a lock: kafka-python writes one decoder at a time",
     "aio.guest._here": THREAD,
 }
 #: The same in the plugins. A cache of functools has a lock of its own, and is not listed.

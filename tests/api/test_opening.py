@@ -51,7 +51,7 @@ async def refused(
         (("",), "a topic's name must not be empty"),
         (("no such/topic",), "topic 'no such/topic' has ' ', '/' in its name; Kafka allows"),
         ((".",), "a topic cannot be called '.'"),
-        (("^flights.*",), "to subscribe to a pattern pass re.compile('^flights.*')"),
+        (("^flights.*",), "only a consumer takes a pattern: re.compile('^flights.*')"),
         ((b"flights",), "a topic's name must be text, not b'flights'"),
         ((re.compile("fl.*"), "flights"), "or one pattern alone, not re.compile('fl.*')"),
         (("flights", "flights"), "topic 'flights' is given twice"),

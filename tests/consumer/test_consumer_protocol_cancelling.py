@@ -102,7 +102,7 @@ async def test_unsubscribe_may_be_cancelled(autojump_clock: Clock) -> None:
     async def check(given: Given) -> None:
         with trio.fail_after(60):
             if not given.consumer.subscription():
-                # The LeaveGroup that was cut is sent later.
+                # The leave that was cut is made up for.
                 await until(lambda: not given.cluster.group("g").modern.members)
                 given.consumer.subscribe(["t"])
             await values(given.consumer, 1)

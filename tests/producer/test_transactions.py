@@ -748,7 +748,7 @@ async def test_killed_program_is_fenced_by_its_next_run(
         async with producer_of(cluster, close_timeout_ms=0) as first:
             await first.transaction().__aenter__()
             await first.send("t", b"of the dead", partition=0)
-            # No answer to the EndTxn arrives any more.
+            # The abort at its end never succeeds.
             cluster.fail("EndTxn", ErrorCode.COORDINATOR_NOT_AVAILABLE, times=3)
         assert open_at_the_broker(cluster)
         async with producer_of(cluster) as second, second.transaction():

@@ -44,7 +44,7 @@ async def impatient(peer: Peer, client: RawClient, group: str, topic: str) -> No
     offered = await client.call(
         "ApiVersions", 3, client_software_name="raw", client_software_version="1"
     )
-    # A scripted cluster is set up with these settings already.
+    # A peer without this call is a scripted cluster, which computes at every change already.
     if any(item.api_key == ALTER_CONFIGS for item in offered.api_keys):
         interval = {"name": "consumer.assignment.interval.ms", "config_operation": 0, "value": "0"}
         resource = {"resource_type": 32, "resource_name": group, "configs": [interval]}

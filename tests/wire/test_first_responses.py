@@ -87,3 +87,12 @@ def test_two_clusters_decode_a_first_request(monkeypatch: pytest.MonkeyPatch) ->
     first, second = writers.both(lambda: broker_messages.decode_request(head, frame))
     third = broker_messages.decode_request(head, frame)
     assert first.group_id == second.group_id == third.group_id == "g"
+
+
+def test_two_clusters_make_a_first_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scripted cluster decodes the response to ApiVersions that it has kept as bytes."""
+    kind = broker_messages.RESPONSES[messages.ApiKey.ApiVersions]
+    body = b"\0\0\1\0\0\0\0\0"
+    writers = TwoWriters(monkeypatch, kind._struct)
+    first, second = writers.both(lambda: broker_messages.decoded(kind, body, version=3))
+    assert first.error_code == second.error_code == 0

@@ -479,7 +479,7 @@ def decode_response(outgoing: EncodedRequest, frame: memoryview) -> ApiMessage:
 
 
 #: Held while a decoder is written: see :func:`decoder_of`.
-_writing = threading.Lock()
+writing_decoder = threading.Lock()
 
 
 # kafka-python writes the decoder of a message and version at its first use. For that time it
@@ -494,7 +494,7 @@ def decoder_of(whole: Any, version: int) -> Any:
     kafka-python has it from then on. Threads may call this at the same time.
     """
     flexible = whole.flexible_version_q(version)
-    with _writing:
+    with writing_decoder:
         return whole._struct.compiled_decode_from(
             version, compact=flexible, tagged=flexible, data_class=whole
         )

@@ -83,7 +83,8 @@ class SecurityConfig:
     )
     ssl_crlfile: str | None = setting(
         None,
-        "revoked certificates (CRL) of each authority up to the root: a PEM file, or PEM text",
+        "revoked certificates (CRL) of each authority up to the root: a PEM file, a directory of "
+        "them, or PEM text",
         empty=False,
         java=None,
     )

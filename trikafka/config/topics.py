@@ -46,7 +46,7 @@ def _of_a_pattern(name: str) -> str:
     """Return a hint for a pattern as librdkafka takes it; empty for other texts."""
     if not name.startswith("^"):
         return ""
-    return f"; to subscribe to a pattern pass re.compile({name!r})"
+    return f"; only a consumer takes a pattern: re.compile({name!r})"
 
 
 def check_pattern(pattern: re.Pattern[Any] | SubscriptionPattern) -> None:

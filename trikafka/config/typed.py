@@ -50,8 +50,8 @@ class ClientSettings(TypedDict, total=False):
     """The broker's certificate must match the host name of its address. Default: True."""
 
     ssl_crlfile: str | None
-    """Revoked certificates (CRL) of each authority up to the root: a PEM file, or PEM text.
-    Default: None."""
+    """Revoked certificates (CRL) of each authority up to the root: a PEM file, a directory of them,
+    or PEM text. Default: None."""
 
     ssl_minimum_version: Literal["TLSv1.2", "TLSv1.3"]
     """The oldest accepted version of TLS. Default: "TLSv1.2"."""

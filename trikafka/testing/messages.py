@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 import struct
-import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_key import ApiKey
 
+from .._wire.messages import writing_decoder
 from . import missing_messages
 
 #: A kafka-python message or a part of one. The classes are generated from JSON schemas and have no
@@ -178,9 +178,13 @@ def read_head(frame: bytes) -> Head:
     )
 
 
-#: Held while a request is decoded. At the first request of a kind kafka-python writes its decoder,
-#: which two threads at once would spoil (``decoder_of`` in ``_wire/messages.py``).
-_decoding = threading.Lock()
+# At the first message of a kind kafka-python writes its decoder, which two threads at once would
+# spoil (``decoder_of`` in ``_wire/messages.py``).
+def decoded(kind: Any, data: bytes, **how: Any) -> Message:
+    """Return a message of this class by the class's own ``decode``, in one thread at a time."""
+    with writing_decoder:
+        message: Message = kind.decode(data, **how)
+    return message
 
 
 def decode_request(head: Head, frame: bytes) -> Message:
@@ -191,8 +195,7 @@ def decode_request(head: Head, frame: bytes) -> Message:
     """
     what = f"{api_name(head.api_key)} v{head.version}"
     try:
-        with _decoding:
-            request = REQUESTS[head.api_key].decode(frame, version=head.version, header=True)
+        request = decoded(REQUESTS[head.api_key], frame, version=head.version, header=True)
         size = _canonical_size(request, frame)
     except Exception as error:
         raise MalformedRequest(f"{what} cannot be decoded: {error!r}") from error

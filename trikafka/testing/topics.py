@@ -12,7 +12,7 @@ from kafka.protocol.api_key import ApiKey
 from trikafka.error_codes import ErrorCode
 
 from .call import ScriptedCall
-from .messages import RESPONSES, Message, build
+from .messages import RESPONSES, Message, build, decoded
 from .state import Partition, ScriptedNode, Topic
 
 _TOPIC_RESOURCE = 2
@@ -63,7 +63,7 @@ async def api_versions(call: ScriptedCall) -> Message:
             error_code=code, **_versions(call.version, keys, features, quorum.epoch)
         )
     encoded = _encoded_versions(call.version, keys, features, quorum.epoch)
-    response = RESPONSES[ApiKey.ApiVersions].decode(encoded, version=call.version)
+    response = decoded(RESPONSES[ApiKey.ApiVersions], encoded, version=call.version)
     response._header = None  # kafka-python leaves it unset, and other responses have it
     return response
 

@@ -468,7 +468,7 @@ def _start(text: str | None) -> str | int:
     try:
         begin = parse(text) if text is not None else None
     except click.BadParameter:
-        if re.match(r"s?@|\d", text or ""):
+        if re.match(r"s?@|\d{4}-\d\d-\d\d", text or ""):
             raise  # a time that is none
         begin = Start(At.END)  # the error's text would offer offsets, too
     if begin is None or begin.at is At.BEGINNING:

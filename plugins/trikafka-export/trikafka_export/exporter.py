@@ -325,9 +325,9 @@ def _check_start(start: str | int | Mapping[TopicPartition, int]) -> None:
             "start must be 'earliest', a time in milliseconds or a mapping of offsets, not None"
         )
     for place in start if isinstance(start, Mapping) else ():
-        if not isinstance(place, TopicPartition):
+        if not (isinstance(place, tuple) and tuple(map(type, place)) == (str, int)):
             raise ConfigurationError(
-                f"start must map each TopicPartition to an offset, and one key is {shown(place)}"
+                f"start must map each TopicPartition to an offset, and one key is {place!r:.100}"
             )
     for offset in (
         start.values() if isinstance(start, Mapping) else () if isinstance(start, str) else (start,)

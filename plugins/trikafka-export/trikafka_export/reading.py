@@ -406,8 +406,12 @@ class _Reading:
                 except StopAsyncIteration:
                     return None
                 return group
-            # If no broker responds now, the limit decides how long to wait.
-            with trio.move_on_at(ends), contextlib.suppress(KafkaTimeoutError):
+            # If no broker responds now, the limit decides how long to wait. A look may not use it
+            # up: nothing is read meanwhile.
+            with (
+                trio.move_on_at(min(ends, trio.current_time() + _LOOK_EVERY)),
+                contextlib.suppress(KafkaTimeoutError),
+            ):
                 if not await self._same_topic(consumer):
                     return None
             if (at := await self._reached(consumer)) > position:

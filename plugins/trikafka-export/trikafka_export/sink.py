@@ -430,15 +430,15 @@ def pinned(
     folders = None if options.partition_by is None else list(options.partition_by)
     if folders is not None and folders != format.get("partition_by"):
         raise ConfigurationError(
-            f"{destination} was exported with {_by(format.get('partition_by'))} and keeps it; "
-            f"choose another destination for {_by(folders)}"
+            f"{destination} was exported {_by(format.get('partition_by'))} and stays so; choose "
+            f"another destination for an export {_by(folders)}"
         )
     check(format, options.parsing, destination)
     return format
 
 
 def _by(columns: Sequence[str] | None) -> str:
-    return f"partition_by={','.join(columns or ()) or 'none'}"
+    return f"with partition_by={','.join(columns)}" if columns else "without partition_by"
 
 
 def _report_gone(store: DirectoryStore) -> bool:

@@ -231,11 +231,12 @@ def _write_on(
 def _stall_limit(settings: Mapping[str, Any]) -> float:
     """Return the seconds that a range without progress occupies its worker.
 
-    That is the limit of each request of a client, so that one setting bounds both.
+    That is the limit of each request of a client, so that one setting bounds both. It is never 0,
+    which means that there is no limit.
     """
     name = "default_api_timeout_ms"
     given = {name: settings[name]} if name in settings else {}
-    return ConsumerConfig.build(given).default_api_timeout_ms / 1000
+    return max(1.0, ConsumerConfig.build(given).default_api_timeout_ms) / 1000
 
 
 def _within(lost: list[tuple[int, int, str]], end: int) -> tuple[tuple[int, int, str], ...]:

@@ -95,7 +95,7 @@ class Standalone:
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        # quick_spark.py.
+        # Set by quick_spark.py.
         environment["SPARK_DAEMON_JAVA_OPTS"] = os.environ.get("SPARK_SUBMIT_OPTS", "")
         command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{cls}", *arguments]
         with log.open("wb") as out:

@@ -52,7 +52,7 @@ def main(master: str, archive: str, servers: str, topic: str, target: str, root:
         "spark.scheduler.minRegisteredResourcesRatio=1.0",
     ):
         builder = builder.config(*setting.split("="))
-    # quick_spark.py.
+    # Set by quick_spark.py.
     builder = builder.config(
         "spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", "")
     )

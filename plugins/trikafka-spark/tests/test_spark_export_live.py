@@ -224,7 +224,7 @@ def test_columns_are_what_spark_expects(spark: Any) -> None:
     from trikafka_spark.source import DDL, HEADERS_DDL
 
     def spark_schema(ddl: str) -> pa.Schema:
-        # Previously UTC.
+        # Older Sparks take no time zone: theirs is UTC.
         zone = (
             {"timezone": "UTC"}
             if "timezone" in inspect.signature(to_arrow_schema).parameters

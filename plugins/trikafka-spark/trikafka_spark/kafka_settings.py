@@ -109,10 +109,12 @@ def producer_settings(kafka: Mapping[str, str], *, exactly_once: bool = False) -
     with _by_option(kafka, ProducerConfig):
         settings = _settings(kafka, REFUSED_WRITING, IGNORED, ProducerConfig, True)
         if exactly_once:
-            ProducerConfig.build({**settings, "transactional_id": "that of a task"})
-        ProducerConfig.build(
-            {name: value for name, value in settings.items() if name != "transaction_timeout_ms"}
-        )
+            checked = {**settings, "transactional_id": "that of a task"}
+        else:
+            checked = {
+                each: it for each, it in settings.items() if each != "transaction_timeout_ms"
+            }
+        ProducerConfig.build(checked)
     return settings
 
 

@@ -163,6 +163,8 @@ def _chosen(given: QueryOptions) -> tuple[tuple[TopicPartition, ...], tuple[str,
         topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
         if not topics:
             raise ConfigurationError("subscribe names no topic")
+        if any(topic.startswith("^") for topic in topics):
+            raise ConfigurationError("subscribe takes names: give the pattern as subscribePattern")
         return (), tuple(map(check_topic_name, topics)), None
     if not text:
         raise ConfigurationError("subscribePattern is empty")

@@ -104,9 +104,10 @@ class AvroDecoder(PartsDecoder):
         ``measured``: also refuse lists that would become too large.
         """
         data = b"".join((b"\x02", value, self._mark, b"\0"))
-        (row,), end = self._read(data)
-        if end != len(data) or row["m"] != self._mark:
+        rows, end = self._read(data)
+        if end != len(data) or len(rows) != 1 or rows[0]["m"] != self._mark:
             raise ValueError(_OTHER_END)
+        row = rows[0]
         if measured:
             check(taken_by(row["v"], self.type))
         if self._convert is not None:
