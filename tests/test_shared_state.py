@@ -35,6 +35,7 @@ SHARED = {
     "_api.consumer.handler_tasks._handlers": RUN,
     "_api.producer.waiting.current": THREAD,
     "_importing._lock": "a lock: modules are imported by one thread at a time",
+    "_kafka_python.writing_decoder": "a lock: kafka-python writes one decoder at a time",
     "_net.callers._calls": RUN,
     "_net.callers._hosting": RUN,
     "_net.deadlines._under_way": RUN,
@@ -49,7 +50,6 @@ SHARED = {
     "_wire.compression._unlz4": "a guess of the next size; any value is good",
     "_wire.compression._unzstd": "a guess of the next size; any value is good",
     "_wire.compression.Scratch._spare": "spare memory; pop and append are atomic",
-    "_wire.messages.writing_decoder": "a lock: kafka-python writes one decoder at a time",
     "aio.guest._here": THREAD,
 }
 #: The same in the plugins. A cache of functools has a lock of its own, and is not listed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,15 +11,16 @@ from contextlib import contextmanager
 # Why a lock beside those of Python
 # ---------------------------------
 #
-# Python has a lock for each module. Whoever imports `a.b` holds the lock of `a.b` while `a` is
-# imported, and whoever imports `a` holds that of `a` while its body imports `a.b`. Where two
+# Python has a lock for each module. A thread that imports `a.b` holds the lock of `a.b` while `a` is
+# imported, and a thread that imports `a` holds that of `a` while its body imports `a.b`. If two
 # threads do so at once, Python sees the deadlock, and one of them gets an error or a module that is
 # half made. So modules that are imported because a name was used, or a client opened, are imported
 # under one lock. It may be held twice by one thread: `trikafka.tasks` uses public names.
 #
-# A thread that imports one of the modules by itself, such as `trikafka.tasks.plan`, may wait here
-# for a thread that waits for that module. So no thread waits for longer than a limit. Then it goes
-# on without the lock.
+# A thread that imports one of our modules by itself, such as `trikafka.tasks.plan`, holds that
+# module's lock and uses public names. The thread with our lock may wait for that module. So such a
+# thread does not wait here: it goes on without the lock, as if there were none. Threads that import
+# nothing of ours hold nothing that the other thread needs. They wait, but for a limit.
 _lock = threading.RLock()
 #: Seconds. All modules together take half a second, and several on a busy machine.
 _LIMIT = 10.0
@@ -28,12 +30,25 @@ _LIMIT = 10.0
 def one_thread() -> Iterator[None]:
     """Keep other threads from entering such a block, if that is possible."""
     lock = _lock
-    held = lock.acquire(timeout=_LIMIT)
+    held = lock.acquire(blocking=False)
+    if not held and not _imports_ours():
+        held = lock.acquire(timeout=_LIMIT)
     try:
         yield
     finally:
         if held:
             lock.release()
+
+
+def _imports_ours() -> bool:
+    """Return whether this thread is in the body of one of trikafka's modules."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if frame.f_code.co_name == "<module>" and name.startswith("trikafka."):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _after_fork() -> None:

@@ -1,12 +1,20 @@
-"""The import of kafka-python, whose protocol layer trikafka uses.
+"""The import of kafka-python, whose protocol layer trikafka uses, and a lock for its decoders.
 
 :func:`allow_schemas` runs before the first ``import kafka....`` of each room.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import warnings
+
+#: Held while kafka-python writes a decoder: see ``decoder_of`` in ``_wire/messages.py``.
+writing_decoder = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    # A thread of the parent may hold the lock.
+    os.register_at_fork(after_in_child=writing_decoder._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def allow_schemas() -> None:

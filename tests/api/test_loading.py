@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
+
+from trikafka._importing import one_thread
 
 PROGRAM = """
 import sys, threading, time, trio
@@ -359,3 +363,24 @@ def test_threads_import_one_after_the_other() -> None:
         [sys.executable, "-c", SIDE_BY_SIDE], capture_output=True, text=True, timeout=180
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_import_of_a_module_waits_for_no_client() -> None:
+    """It has the module's own lock, for which the thread that opens a client may wait."""
+    program = "with one_thread(): pass"
+    code = compile(program, "<a module>", "exec")
+    held, done = threading.Event(), threading.Event()
+
+    def open_client() -> None:
+        with one_thread():
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=open_client)
+    thread.start()
+    held.wait(60)
+    begun = time.monotonic()
+    exec(code, {"__name__": "trikafka.tasks.some", "one_thread": one_thread})
+    assert time.monotonic() - begun < 5
+    done.set()
+    thread.join()

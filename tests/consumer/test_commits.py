@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, values
+from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
-from trikafka import OffsetAndMetadata
+from trikafka import OffsetAndMetadata, TopicPartition
+from trikafka.error_codes import ErrorCode
 from trikafka.errors import (
     BrokerResponseError,
     ClientFailedError,
@@ -348,6 +349,48 @@ async def test_position_left_by_assign_is_subscribed_to(
         consumer.assign([])
         consumer.subscribe(["t"])
         assert await values(consumer, 1) == [b"3"]
+
+
+async def test_position_left_by_assign_sets_nothing_back(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A commit without a member is tried once: later the group's offsets may be newer."""
+    async with (
+        cluster_of(1, records=9) as cluster,
+        consumer_of(cluster, group_id="g") as consumer,
+    ):
+        consumer.assign([T0])
+        await values(consumer, 4)
+        assert await consumer.position(T0) == 4
+        async with member_of(cluster, enable_auto_commit=False) as other:
+            await values(other, 8)
+            cluster.fail("JoinGroup", ErrorCode.GROUP_AUTHORIZATION_FAILED, None)
+            consumer.assign([])
+            consumer.subscribe(["t"])
+            await trio.sleep(12)
+            await other.commit()
+        await trio.sleep(12)
+        assert committed(cluster) == 8
+        said = "partitions that assign() took away is not committed"
+        assert sum(said in each for each in caplog.messages) == 1
+
+
+async def test_topic_left_by_assign_is_let_go(autojump_clock: Clock) -> None:
+    """After its commit the topic may be deleted: nothing asks for it any more."""
+    async with (
+        cluster_of(1, records=9) as cluster,
+        consumer_of(cluster, group_id="g") as consumer,
+    ):
+        cluster.create_topic("other")
+        consumer.assign([T0])
+        await values(consumer, 4)
+        assert await consumer.position(T0) == 4
+        consumer.assign([TopicPartition("other", 0)])
+        await until(lambda: committed(cluster) == 3)
+        cluster.delete_topic("t")
+        before = len(cluster.requests("Metadata"))
+        await trio.sleep(900)
+        assert len(cluster.requests("Metadata")) - before < 10
 
 
 async def test_stand_alone_commit_is_not_a_members(autojump_clock: Clock) -> None:

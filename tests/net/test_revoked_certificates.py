@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -94,6 +95,30 @@ async def test_revoked_authority_is_refused() -> None:
                 HandshakeError, match=r"needs a list \(CRL\) that is valid of each authority"
             ):
                 await connect(node, ssl_crlfile=without_a_list)
+
+
+async def test_directory_of_lists_trusts_no_authority(tmp_path: Path) -> None:
+    """A directory may have the certificates of authorities beside their lists."""
+    bad = AUTHORITY.issue_cert("localhost")
+    good = AUTHORITY.issue_cert("localhost")
+    for authority in (AUTHORITY, OTHER):
+        file = tmp_path / "certificate"
+        authority.cert_pem.write_to_path(file)
+        hashed = await trio.run_process(
+            ["openssl", "x509", "-hash", "-noout", "-in", str(file)], capture_stdout=True
+        )
+        stem = hashed.stdout.decode().strip()
+        file.rename(tmp_path / f"{stem}.0")
+        (tmp_path / f"{stem}.r0").write_text(revocations(bad, authority=authority))
+    given = {"ssl_crlfile": str(tmp_path)}
+    async with serving(server_context(good)) as node:
+        await (await connect(node, **given)).aclose()
+    async with serving(server_context(bad)) as node:
+        with pytest.raises(HandshakeError, match="was revoked"):
+            await connect(node, **given)
+    async with serving(server_context(OTHER.issue_cert("localhost"))) as node:
+        with pytest.raises(HandshakeError):
+            await connect(node, **given)
 
 
 async def test_file_without_a_list_is_refused(tmp_path: Path) -> None:

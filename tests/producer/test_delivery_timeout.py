@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pyarrow
 import pytest
 import trio
 from producing import numbers, opened, ready, values
@@ -466,6 +467,7 @@ async def test_failure_after_a_cancel_is_logged(
 async def test_failure_of_a_second_wait_is_raised(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It is logged, too: the cancelled task may have been another one."""
     async with ready(linger_ms=1_000) as (cluster, producer):
         cluster.fail("Produce", ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1)
         ack = await producer.enqueue("t", b"1")
@@ -474,4 +476,33 @@ async def test_failure_of_a_second_wait_is_raised(
         with pytest.raises(BrokerResponseError):
             await ack.wait()
         await trio.sleep(2)
-        assert "not delivered" not in caplog.text
+        assert "1 records for t-0 were not delivered" in caplog.text
+
+
+async def test_failure_beside_a_later_wait_is_logged(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cancelled task and the one that waits have records in the same batch."""
+    async with ready(linger_ms=1_000) as (cluster, producer):
+        cluster.fail("Produce", ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1)
+        with trio.move_on_after(0.1):
+            await producer.send("t", b"1")
+        ack = await producer.enqueue("t", b"2")
+        with pytest.raises(BrokerResponseError):
+            await ack.wait()
+        await trio.sleep(2)
+        assert "2 records for t-0 were not delivered" in caplog.text
+
+
+async def test_failure_after_a_cancelled_table_is_logged(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = pyarrow.table({"value": [b"x"] * 10})
+    async with ready(linger_ms=1_000) as (cluster, producer):
+        cluster.fail("Produce", ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1)
+        cluster.delay("Produce", 1)
+        with trio.move_on_after(0.5) as scope:
+            await producer.send_arrow("t", table)
+        assert scope.cancelled_caught
+        await trio.sleep(5)
+        assert "10 records for t-0 were not delivered" in caplog.text

@@ -248,16 +248,26 @@ def trust(context: ssl.SSLContext, name: str, given: str, password: str | None =
 
 
 def _trust_directory(context: ssl.SSLContext, name: str, path: str) -> None:
-    """Let OpenSSL look in a directory, as ``ssl.ca.location`` of librdkafka does.
+    """Trust the authorities in a directory, or load the revoked certificates in it.
 
-    OpenSSL reads a file there during a handshake, and finds it by its name, a hash.
+    OpenSSL reads a certificate there during a handshake, and finds it by its name, a hash, as with
+    ``ssl.ca.location`` of librdkafka. Revoked ones are loaded here, file by file: otherwise OpenSSL
+    would also trust the authorities that lie beside them.
     """
-    if not any(_HASHED.fullmatch(entry) for entry in os.listdir(path)):
+    named = [entry for entry in sorted(os.listdir(path)) if _HASHED.fullmatch(entry)]
+    if name == "ssl_crlfile":
+        named = [entry for entry in named if entry[9] == "r"]
+    if not named:
+        example = "9d66eef0.r0" if name == "ssl_crlfile" else "9d66eef0.0"
         raise ConfigurationError(
             f"{name}: the directory {path!r} has no file that is named by a hash, such as "
-            "'9d66eef0.0': run 'openssl rehash' on it, or give one file"
+            f"{example!r}: run 'openssl rehash' on it, or give one file"
         )
-    context.load_verify_locations(capath=path)
+    if name == "ssl_crlfile":
+        for entry in named:
+            context.load_verify_locations(Path(path, entry))
+    else:
+        context.load_verify_locations(capath=path)
 
 
 def _in_pem(

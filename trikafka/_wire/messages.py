@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import struct
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -23,6 +22,7 @@ from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
 
+from .._kafka_python import writing_decoder
 from ..errors import (
     ConfigurationError,
     DamagedResponseError,
@@ -476,10 +476,6 @@ def decode_response(outgoing: EncodedRequest, frame: memoryview) -> ApiMessage:
             f"the response to {outgoing.api} v{outgoing.version} ({len(frame)} bytes) cannot be "
             f"read: {error!r}"
         ) from error
-
-
-#: Held while a decoder is written: see :func:`decoder_of`.
-writing_decoder = threading.Lock()
 
 
 # kafka-python writes the decoder of a message and version at its first use. For that time it

@@ -96,7 +96,7 @@ class ArrowBatches:
     async def __anext__(self) -> pyarrow.Table:
         """Return the next table: wait for records, then add what else is buffered."""
         # pyarrow is loaded before records are taken, and no await follows that: nothing is lost.
-        if not self._loaded:
+        if not self._loaded and not self._guest.ending:
             await cross(self._guest, _load_arrow)
             self._loaded = True
         import pyarrow

@@ -150,7 +150,7 @@ class Setting:
         kind = "bytes" if isinstance(value, SecretBytes) else type(value).__name__
         if Callable in self.kinds:  # type: ignore[comparison-overlap]
             # The Python clients' providers of tokens are objects.
-            method = "; give its method token" if hasattr(value, "token") else ""
+            method = "; give its method token" if hasattr(type(value), "token") else ""
             return "" if callable(value) else f"be a function or None, not {kind}{method}"
         if str not in self.kinds:
             return (

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_key import ApiKey
 
-from .._wire.messages import writing_decoder
+from .._kafka_python import writing_decoder
 from . import missing_messages
 
 #: A kafka-python message or a part of one. The classes are generated from JSON schemas and have no

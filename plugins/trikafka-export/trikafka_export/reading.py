@@ -398,7 +398,8 @@ class _Reading:
             KafkaTimeoutError: The position did not move for ``stall_limit`` seconds.
         """
         limit = self._stall_limit or math.inf
-        position, ends = self._position, trio.current_time() + limit
+        position = self._position
+        ends = trio.current_time() + limit
         while True:
             with trio.move_on_at(min(ends, trio.current_time() + _LOOK_EVERY)):
                 try:
@@ -415,7 +416,8 @@ class _Reading:
                 if not await self._same_topic(consumer):
                     return None
             if (at := await self._reached(consumer)) > position:
-                position, ends = at, trio.current_time() + limit
+                position = at
+                ends = trio.current_time() + limit
             if trio.current_time() >= ends:
                 raise KafkaTimeoutError(f"reading {self._tp} from offset {position}", limit)
 

@@ -40,7 +40,7 @@ def _check_runs_under_trio(call: str) -> None:
 
 
 class Unopened:
-    """What ``async with`` opens: before that, each use is an error that shows the right line.
+    """An object for ``async with``: each use before that is an error that shows the right line.
 
     Attributes:
         opens: The name of the function that made this object.
@@ -54,7 +54,8 @@ class Unopened:
     if not TYPE_CHECKING:  # type checkers know of these mistakes by themselves
 
         def _advice(self) -> str:
-            call, name = self.opens, _name(self.opens)
+            call = self.opens
+            name = _name(self.opens)
             return (
                 f"{call}() opens with a block, 'async with {self.package}.{call}(...) as {name}:'"
             )

@@ -112,6 +112,7 @@ class ConsumerGroup:
                 core.poll_timer,
                 OffsetTopics(context.manager("metadata"), core.assignment),
                 interval,
+                self._let_topics_go,
             )
         self.assignors = [self._assignor(name) for name in config.partition_assignment_strategy]
         context.fill("heartbeat")
@@ -119,6 +120,15 @@ class ConsumerGroup:
         self._check_heartbeats()
         self.membership = context.manager("membership")
         self._task = MembershipTask(self.membership, context.start_soon)
+
+    def _let_topics_go(self) -> None:
+        """Ask no more for the topics of partitions that ``assign`` took away: all is committed.
+
+        They may be deleted from now on.
+        """
+        if not self._core.subscription.grouped:
+            metadata = self._context.manager("metadata")
+            metadata.want({tp.topic for tp in self._core.assignment.partitions})
 
     def _check_heartbeats(self) -> None:
         """Raise if a plugin's heartbeats would never run.

@@ -149,6 +149,9 @@ class ArrowSending:
             if not tally.accepted:
                 raise
             tally.fail(error, self._at)
+        except trio.Cancelled:
+            tally.abandon()
+            raise
         # Otherwise the acks of many tables would keep all these tables in memory.
         self._rows.release()
         return tally.error is None
@@ -161,9 +164,13 @@ class ArrowSending:
         tally = self._tally
         tally.claim()
         self._manager.flush_batches(tally.waiting)
-        for batch in list(tally.waiting):
-            await _settled(batch)
-            tally.gather()  # one by one, while the brokers work on the next
+        try:
+            for batch in list(tally.waiting):
+                await _settled(batch)
+                tally.gather()  # one by one, while the brokers work on the next
+        except trio.Cancelled:
+            tally.abandon()
+            raise
         if tally.error is not None:
             raise ArrowDeliveryError(
                 self._topic,
@@ -382,6 +389,13 @@ class _Tally:
                 for leaf, _, _, _ in _leaves(batch, spans[0][0], spans[-1][1]):
                     if not leaf.settled:
                         _claim(leaf)
+
+    def abandon(self) -> None:
+        """Have failures logged: the task that waited was cancelled."""
+        for batch, spans in self.waiting.items():
+            for leaf, _, _, _ in _leaves(batch, spans[0][0], spans[-1][1]):
+                if isinstance(leaf, ProducerBatch):
+                    leaf.unclaim()
 
     def fail(self, error: Exception, row: int, *, certain: bool = True) -> None:
         """Note that a row failed; if not ``certain``, it was that row or a later one.

@@ -64,6 +64,8 @@ from .watchdog import ProducerWatchdog
 _POINTS = ("batch_sent", "batch_retried", "batch_delivered", "batch_failed")
 #: The arguments of a partitioner: topic, key, partition numbers.
 _PARTITIONER_TAKES = ("", None, ())
+#: First arguments of the partitioners of aiokafka and kafka-python.
+_KEYS = ("key", "key_bytes")
 #: Batches that fail at a close before other tasks run.
 _STEP = 1_000
 #: The arguments of a record; the accumulator makes bytes of key and value.
@@ -759,7 +761,8 @@ class Producer(MeteredClient):
         #
         # Failing many batches is work of its own: each wakes its tasks. So it is done in steps, and
         # shielded, because tasks that wait for an ack would otherwise never be rescheduled.
-        limit, start = self._close_limit(how), trio.current_time()
+        limit = self._close_limit(how)
+        start = trio.current_time()
         error: Exception = DeliveryTimeoutError("close", limit)
         try:
             if self._service.failure is None:
@@ -844,7 +847,7 @@ class ProducerParts(Context[ProducerConfig]):
             # partitions, available partitions. Called with trikafka's, such a one would choose by
             # the topic, often without an error.
             signature = signature_of(name)
-            if signature is not None and next(iter(signature.parameters), "").startswith("key"):
+            if signature is not None and next(iter(signature.parameters), "") in _KEYS:
                 raise ConfigurationError(
                     f"partitioner: {name_of(name)} takes a key first, as with aiokafka and "
                     "kafka-python, and is called with topic, key and partitions: give "

@@ -6,7 +6,8 @@ They happen at an interval, before partitions are revoked, and on leaving.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -42,7 +43,8 @@ class LeftBehind(NamedTuple):
 class AutoCommit:
     """The commits of what is processed; never of what was just delivered.
 
-    One commit at a time is in flight.
+    One commit at a time is in flight. ``nothing_left`` is called once everything is committed that
+    ``assign`` took away.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class AutoCommit:
         poll_timer: PollTimer,
         topics: OffsetTopics,
         interval: float,
+        nothing_left: Callable[[], object],
     ) -> None:
         self._commits = commits
         self._subscription = subscription
@@ -62,6 +65,8 @@ class AutoCommit:
         self._poll_timer = poll_timer
         self._topics = topics
         self._interval = interval
+        self._nothing_left = nothing_left
+        self._keeps_topics = False  # until `_nothing_left` is called
         # Counts the commits, including the user's own: they are written in the order in which they
         # began.
         self._begun = 0
@@ -133,6 +138,17 @@ class AutoCommit:
             # Commit the partitions that are still assigned.
             return await self.commit(partitions, timeout)
         except TrikafkaError as error:
+            if self._subscription.grouped and not self._member.identity.joined:
+                # Once only: when the group is empty again, its members may have got further.
+                self._left_behind = {}
+                self.commit_unknown(due, number)
+                self._settled()
+                _log.warning(
+                    "what was processed of partitions that assign() took away is not committed, so "
+                    "its records may be seen again: %s",
+                    error,
+                )
+                return not isinstance(error, KafkaTimeoutError)
             self.commit_unknown(due, number)
             self._failures += 1
             self.last_error = error
@@ -150,8 +166,7 @@ class AutoCommit:
         self._failures = 0
         # What ``assign`` took away during this commit is newer, also where the user has sought back.
         newer = {tp: left for tp, left in self._left_behind.items() if left.position != due.get(tp)}
-        self.committed(due, number)
-        self._left_behind |= newer
+        self.committed(due, number, newer)
         return True
 
     def _check_of(self, due: Positions) -> Callable[[], None]:
@@ -195,10 +210,15 @@ class AutoCommit:
         self._under_way.add(self._begun)
         return self._begun
 
-    def committed(self, positions: Positions, number: int) -> None:
+    def committed(
+        self,
+        positions: Positions,
+        number: int,
+        newer: Mapping[TopicPartition, LeftBehind] = MappingProxyType({}),
+    ) -> None:
         """Record that commit ``number`` has succeeded, so commits are possible again.
 
-        A later one may have succeeded before it.
+        A later one may have succeeded before it. ``newer`` is to be committed nevertheless.
         """
         self.last_error = None
         self._settled()
@@ -210,6 +230,7 @@ class AutoCommit:
                 number > left.begun or position.offset >= left.position.offset
             ):
                 del self._left_behind[tp]
+        self._left_behind |= newer
         self._ended(number)
 
     @property
@@ -234,6 +255,9 @@ class AutoCommit:
     def _ended(self, number: int) -> None:
         self._under_way.discard(number)
         self._hurry()
+        if self._keeps_topics and not self._left_behind:
+            self._keeps_topics = False
+            self._nothing_left()
 
     def _hurry(self) -> None:
         """Commit now what ``assign`` took away.
@@ -278,6 +302,7 @@ class AutoCommit:
             for tp, position in self.due().items()
             if tp not in partitions
         }
+        self._keeps_topics = bool(self._left_behind)
         self._urgent |= any(tp in owned for tp in self._left_behind)
         self._hurry()
         return returning

@@ -99,8 +99,11 @@ class ConsumerMembership(MembershipBase):
         )
 
     async def _leave_group(self, *, closing: bool = False) -> None:
-        operation = self._config.group_membership_operation if closing else "default"
-        await self._heartbeats.leave(operation, self._why_leaving(closing), repeated=not closing)
+        chosen = self._config.group_membership_operation
+        operation = chosen if closing else "default"
+        # A close of a member that remains sends nothing.
+        repeated = not closing and chosen != "remain_in_group"
+        await self._heartbeats.leave(operation, self._why_leaving(closing), repeated=repeated)
 
     def _still_known(self) -> bool:
         return True

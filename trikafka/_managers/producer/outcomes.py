@@ -65,8 +65,8 @@ class FailureLog:
         self._held = False
 
     def failed(self, batch: ProducerBatch) -> None:
-        """Record a failed batch, unless its outcome was claimed."""
-        if not batch.claimed:
+        """Record a failed batch, unless tasks observe the outcome and none of them was cancelled."""
+        if not batch.claimed or batch.abandoned:
             self._topics.setdefault(batch.topic, _TopicFailures()).add(batch)
             if not self._held:
                 self._some.set()

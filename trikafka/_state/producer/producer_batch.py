@@ -75,6 +75,7 @@ class ProducerBatch:
         "_since",
         "_size",
         "_waited",
+        "abandoned",
         "append_time",
         "attempts",
         "base_offset",
@@ -146,6 +147,7 @@ class ProducerBatch:
         self.signal: OutcomeSignal | None = None
         #: True once a task will observe the outcome, so that a failure need not be logged.
         self.claimed = False
+        self.abandoned = False
         self.error: Exception | None = None
         #: The offset of the first record, where the broker returned one.
         self.base_offset: int | None = None
@@ -320,6 +322,7 @@ class ProducerBatch:
         part._since = self._since
         part._resumes = self._resumes
         part.claimed = self.claimed
+        part.abandoned = self.abandoned
         return part
 
     def _backoff_until(self, now: float) -> float:
@@ -337,8 +340,11 @@ class ProducerBatch:
         return self.signal_for(make)
 
     def unclaim(self) -> None:
-        """Have a failure logged after all: a task that was to observe the outcome was cancelled."""
-        self.claimed = False
+        """Have a failure logged, too: a task that was to observe the outcome was cancelled.
+
+        That holds although other tasks observe the outcomes of other records of the batch.
+        """
+        self.abandoned = True
 
     def signal_for(self, make: Callable[[], Waited]) -> Waited:
         """Return the signal that is notified when the batch gets its outcome or is split.
