@@ -112,3 +112,27 @@ async def test_skipped_batches_let_other_tasks_run() -> None:
                 assert (await consumer.receive()).value == b"seen"
                 assert turns - before >= 2
                 nursery.cancel_scope.cancel()
+
+
+async def test_position_moves_over_aborted_records(autojump_clock: Clock) -> None:
+    """A reader of a range counts it as progress, so it waits for what comes behind them."""
+    async with cluster_of() as cluster:
+        batch = encode_batch([bytes(1_000)], timestamp=1, producer=(5, 0, 0), transactional=True)
+        for _ in range(100):
+            cluster.append_batch("t", 0, batch)
+        cluster.append_batch("t", 0, control_batch(5, 0, commit=False, timestamp=1))
+        cluster.append("t", 0, [b"seen"])
+        cluster.delay("Fetch", 1, times=None)
+        async with consumer_of(
+            cluster, isolation_level="read_committed", max_partition_fetch_bytes=10_000
+        ) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            positions, seen = [], None
+            while seen is None:
+                with trio.move_on_after(2):
+                    seen = (await consumer.receive()).value
+                positions.append(await consumer.position(T0, timeout=0))
+    assert seen == b"seen"
+    assert positions == sorted(positions)
+    assert len(set(positions)) > 4

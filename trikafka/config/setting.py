@@ -149,8 +149,8 @@ class Setting:
         """Return the fault of a value that must not be shown; empty if there is none."""
         kind = "bytes" if isinstance(value, SecretBytes) else type(value).__name__
         if Callable in self.kinds:  # type: ignore[comparison-overlap]
-            # The Python clients' providers of tokens are objects.
-            method = "; give its method token" if hasattr(type(value), "token") else ""
+            # The Python clients' providers of tokens are objects; dir() runs no property of one.
+            method = "; give its method token" if "token" in dir(value) else ""
             return "" if callable(value) else f"be a function or None, not {kind}{method}"
         if str not in self.kinds:
             return (
