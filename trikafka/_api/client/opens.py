@@ -61,7 +61,8 @@ class Unopened:
             )
 
         def __getattr__(self, name: str) -> NoReturn:
-            # Python itself asks for private names, and takes any answer but this for a yes.
+            # Python itself asks for private names. Anything but an AttributeError would count as a
+            # yes.
             if name.startswith("_") or name == "opens":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             raise NotOpenError(
