@@ -20,7 +20,7 @@ from contextlib import contextmanager
 # A thread that imports one of our modules by itself, such as `trikafka.tasks.plan`, holds that
 # module's lock and uses public names. The thread with our lock may wait for that module. So such a
 # thread does not wait here: it goes on without the lock, as if there were none. Threads that import
-# nothing of ours hold nothing that the other thread needs. They wait, but for a limit.
+# nothing of ours hold nothing that the other thread needs. They wait, up to a limit.
 _lock = threading.RLock()
 #: Seconds. All modules together take half a second, and several on a busy machine.
 _LIMIT = 10.0

@@ -375,6 +375,24 @@ async def test_position_left_by_assign_sets_nothing_back(
         assert sum(said in each for each in caplog.messages) == 1
 
 
+async def test_failed_commit_of_a_fenced_member_is_reported(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the end of its commit the member is out of the group, as one that never joined."""
+    async with (
+        cluster_of(1, records=9) as cluster,
+        member_of(cluster, session_timeout_ms=6_000) as consumer,
+    ):
+        await values(consumer, 4)
+        cluster.delay("OffsetCommit", 20, 1)  # and so the heartbeats behind it
+        cluster.fail("OffsetCommit", ErrorCode.GROUP_AUTHORIZATION_FAILED, 1)
+        cluster.delay("JoinGroup", 100)
+        await until(lambda: "group 'g' for session_timeout_ms" in caplog.text, 0.1)
+        await trio.sleep(20)
+        assert "auto commit failed" in caplog.text
+        assert "assign() took away" not in caplog.text
+
+
 async def test_topic_left_by_assign_is_let_go(autojump_clock: Clock) -> None:
     """After its commit the topic may be deleted: nothing asks for it any more."""
     async with (

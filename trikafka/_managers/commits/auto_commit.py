@@ -114,7 +114,9 @@ class AutoCommit:
         out.
         """
         due = self.due(partitions)
-        if self._subscription.grouped and not self._member.identity.joined:
+        # Decided here: the member may join, or be fenced, while the commit is in progress.
+        alone = self._subscription.grouped and not self._member.identity.joined
+        if alone:
             # Outside the group, others may have committed newer offsets. What `assign` took away
             # before `subscribe` goes out as a commit without a member, which the coordinator
             # accepts only while the group has no members.
@@ -138,7 +140,7 @@ class AutoCommit:
             # Commit the partitions that are still assigned.
             return await self.commit(partitions, timeout)
         except TrikafkaError as error:
-            if self._subscription.grouped and not self._member.identity.joined:
+            if alone:
                 # Once only: when the group is empty again, its members may have got further.
                 self._left_behind = {}
                 self.commit_unknown(due, number)
