@@ -40,7 +40,7 @@ class Wait:
     def finish(self) -> None:
         """End the wait. Called on Trio's side."""
         self.done = True
-        if self._future is not None and not self._future.done():
+        if self._future is not None:
             resolve(self._future)
 
     async def until_done(self, cancel: Callable[[], None]) -> asyncio.CancelledError | None:

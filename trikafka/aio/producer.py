@@ -89,20 +89,15 @@ async def _delivered(guest: Guest, ack: _Ack) -> RecordMetadata:
     """
     if not isinstance(ack, _Ack):  # an ack of a plugin's manager: only a task of Trio can await it
         return await cross(guest, ack.wait)
-    if not ack.done:
+    while not ack.done:
         future: asyncio.Future[None] = guest.loop.create_future()
-        ack.when_done(partial(_resolve, future))
+        ack._at_change(partial(resolve, future))
         try:
             await future
         except asyncio.CancelledError:
             ack._left()
             raise
     return ack.result()
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():  # done: the task that waited was cancelled
-        resolve(future)
 
 
 class Transaction:
@@ -303,7 +298,13 @@ class Producer(OpenedClient):
         """
         # This repeats the code of enqueue() and _delivered(), because a further coroutine for each
         # record would lower the throughput of many tasks measurably.
-        self._check()
+        guest = self._guest
+        if (
+            asyncio._get_running_loop() is not guest.loop
+            or guest.ending
+            or self._failure is not None
+        ):
+            self._check()
         try:
             if self._behind:
                 self._check_turn(topic, partition)
@@ -312,18 +313,20 @@ class Producer(OpenedClient):
             )
         except trio.WouldBlock:
             ack = await self._enqueue(topic, value, key, headers, timestamp, partition)
-        guest = self._guest
         guest.wake()
-        if not isinstance(ack, _Ack) or ack.done:
+        if not isinstance(ack, _Ack):
             return await _delivered(guest, ack)
         future: asyncio.Future[None] = guest.loop.create_future()
-        ack.when_done(partial(_resolve, future))
+        if ack._at_change(partial(resolve, future)):
+            try:
+                await future
+            except asyncio.CancelledError:
+                ack._left()
+                raise
         try:
-            await future
-        except asyncio.CancelledError:
-            ack._left()
-            raise
-        return ack.result()
+            return ack.result()
+        except trio.WouldBlock:  # the batch was split: the outcome is that of a part
+            return await _delivered(guest, ack)
 
     async def enqueue(
         self,

@@ -68,12 +68,26 @@ class Ack(_DeliveryHandle):
         Args:
             callback: A plain function without arguments.
         """
-        batch, _ = self._batch.part(self._index)
-        if batch.settled:
+        if not self._at_change(partial(self.when_done, callback)):
             callback()
-        else:  # the batch may be split first: then the ack waits for the part that has its record
-            signal: Any = batch.claim(Signal)
-            signal.add_callback(partial(self.when_done, callback))
+
+    def _at_change(self, callback: Callable[[], object]) -> bool:
+        """Call ``callback()`` at the next change of the record's batch, unless the outcome is known.
+
+        The change is the outcome, or a split of the batch. After a split the caller calls this
+        again, to wait for the part that has the record.
+
+        Returns:
+            False if the outcome is known; then ``callback`` is not called.
+        """
+        batch: ProducerBatch = self._batch
+        if batch.parts:
+            batch, _ = batch.part(self._index)
+        if batch.settled:
+            return False
+        signal: Any = batch.claim(Signal)
+        signal.add_callback(callback)
+        return True
 
     def _left(self) -> None:
         """Have a failure logged: a task of another loop that waited for it was cancelled."""
