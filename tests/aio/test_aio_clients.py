@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from hosting import (
     nothing_left,
     producer_of,
     run,
+    until,
 )
 
 import trikafka
@@ -256,6 +258,20 @@ def test_sends_of_one_turn_share_a_request(kind: str) -> None:
             assert ticks.count <= 500
 
     run(main, kind)
+
+
+def test_sends_of_a_split_batch_return_offsets() -> None:
+    """The first wait of each task ends by the split, the second by the outcome."""
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster, linger_ms=50) as producer:
+            await producer.send("t", b"first")
+            cluster.fail("Produce", trikafka.ErrorCode.MESSAGE_TOO_LARGE, 1)
+            found = await asyncio.gather(*(producer.send("t", b"x") for _ in range(10)))
+            assert producer.statistics().batches_split == 1
+            assert [one.offset for one in found] == list(range(1, 11))
+
+    run(main)
 
 
 def test_failed_sends_raise_trikafkas_errors() -> None:
@@ -524,6 +540,35 @@ def test_epoll_drives_this_version_of_trio(kind: str) -> None:
     async def main() -> None:
         async with cluster_of(1):
             assert isinstance(guests._here.guest._driver, guests.PollDriver)
+
+    run(main, kind)
+
+
+def test_readable_socket_needs_one_tick(kind: str) -> None:
+    """A tick deals with the events of the look before it, so the driver looks before the tick."""
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            guest = producer._guest
+            ours, theirs = socket.socketpair()
+            waits, read = asyncio.Event(), asyncio.Event()
+            ticks = Ticks()
+
+            async def wait() -> None:
+                trio.lowlevel.add_instrument(ticks)
+                guest.call_host(waits.set)
+                await trio.lowlevel.wait_readable(ours)
+                guest.call_host(read.set)
+
+            with ours, theirs:
+                guest.nursery.start_soon(wait)
+                guest.wake()
+                await waits.wait()
+                await until(lambda: guest._driver._idle_events is not None)
+                ticks.count = 0
+                theirs.send(b"x")
+                await read.wait()
+                assert ticks.count == 1
 
     run(main, kind)
 
