@@ -12,7 +12,7 @@ from accumulating import Bench, Waiting, records
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trikafka._state.producer.topic_queues import RowGroup
+from trikafka._state.producer.queues import RowGroup
 from trikafka._wire.arrow import ArrowRows
 from trikafka._wire.columns import Columns
 from trikafka._wire.partitioning import partition_for_key

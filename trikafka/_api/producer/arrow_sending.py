@@ -19,7 +19,7 @@ from ..._managers.producer.outcomes import settled
 from ..._net.deadlines import RunningCall, run_call
 from ..._net.signal import Signal
 from ..._state.producer.producer_batch import ProducerBatch
-from ..._state.producer.topic_queues import RowGroup
+from ..._state.producer.queues import RowGroup
 from ..._wire import _implementation
 from ..._wire.column_rows import ColumnRows
 from ..._wire.columns import Columns, arrow_is_loaded

@@ -23,6 +23,7 @@ from ..._state.arguments import HeaderPairs
 from ..._state.producer.accumulator import Accumulator, BufferLimits, Taken
 from ..._state.producer.batch_completion import OldestBatch
 from ..._state.producer.producer_batch import ProducerBatch
+from ..._state.producer.queues import RowGroup
 from ..._state.producer.sequences import (
     Idempotent,
     NonIdempotent,
@@ -30,7 +31,6 @@ from ..._state.producer.sequences import (
     ProducerState,
     Transactional,
 )
-from ..._state.producer.topic_queues import RowGroup
 from ..._state.producer.transaction_state import ProducerTransaction
 from ..._state.producer.unknown_topics import UnknownTopics
 from ..._state.telemetry.metrics import Meter

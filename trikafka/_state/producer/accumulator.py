@@ -38,18 +38,18 @@ from ...interfaces import Partitioner
 from ...types import Headers, UnsentRecord
 from ..arguments import HeaderPairs, as_bytes, check_headers, check_target, check_timestamp
 from .batch_completion import BatchCompletion, BatchReports, Counters, OldestBatch
-from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
-from .sequences import ProducerIdentity, ProducerState
-from .topic_queues import (
+from .queues import (
     PRODUCER_ID,
     BlockedSince,
     Partitioning,
+    PartitionQueue,
     Queues,
     RowGroup,
     TopicQueues,
     not_added,
 )
+from .sequences import ProducerIdentity, ProducerState
 
 Ack = TypeVar("Ack")
 #: The size up to which rows of a table fill a batch, unless ``batch_size`` is larger. From here on

@@ -27,10 +27,9 @@ from ...errors import (
     from_code,
 )
 from ...types import UnsentRecord
-from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
+from .queues import PRODUCER_ID, BlockedSince, PartitionQueue, Queues, not_added
 from .sequences import ProducerState
-from .topic_queues import PRODUCER_ID, BlockedSince, Queues, not_added
 
 if TYPE_CHECKING:
     from ..._wire._fallback_producing import BufferMemory
