@@ -21,6 +21,13 @@ from ..._managers.cluster.builtin import Builtin
 from ..._managers.cluster.metadata import read_metadata
 from ..._net.deadlines import GRACE, RunningCall, check_timeout, run_call
 from ..._net.gather import all_of
+from ..._wire.extra_messages import (
+    ExpireDelegationTokenRequest,
+    RemoveRaftVoterRequest,
+    RenewDelegationTokenRequest,
+    UnregisterBrokerRequest,
+    UnregisterControllerRequest,
+)
 from ...config import AdminConfig
 from ...config.whole import whole
 from ...error_codes import ErrorCode
@@ -1035,7 +1042,7 @@ class Admin(MeteredClient):
             if removal.everyone:
                 described: Parts[str, GroupDescription] = Parts([group], patient=True)
                 await describing.described(routing, call, described)
-                removal.found(described.finish()[group])
+                removal.add_all(described.finish()[group])
             await removal.attempt(routing, call)
 
         return list(
@@ -1732,7 +1739,7 @@ class Admin(MeteredClient):
         return await self._ask(
             "renew_delegation_token",
             "controller",
-            lambda: tokens.renew_request(secret, period_ms),
+            lambda: RenewDelegationTokenRequest(hmac=secret, renew_period_ms=period_ms),
             lambda response: tokens.read_expiry(response, "renewing"),
             timeout,
         )
@@ -1769,7 +1776,8 @@ class Admin(MeteredClient):
         return await self._ask(
             "expire_delegation_token",
             "controller",
-            lambda: tokens.expire_request(secret, after_ms),
+            # -1 ms is at once.
+            lambda: ExpireDelegationTokenRequest(hmac=secret, expiry_time_period_ms=after_ms),
             lambda response: tokens.read_expiry(response, "expiring"),
             timeout,
         )
@@ -1962,7 +1970,9 @@ class Admin(MeteredClient):
         await self._change_node(
             "remove_raft_voter",
             node_id,
-            lambda call: quorum.remove_request(node_id, directory, cluster_id),
+            lambda call: RemoveRaftVoterRequest(
+                cluster_id=cluster_id, voter_id=node_id, voter_directory_id=directory
+            ),
             ErrorCode.VOTER_NOT_FOUND,
             timeout,
         )
@@ -1988,7 +1998,7 @@ class Admin(MeteredClient):
         await self._change_node(
             "unregister_broker",
             node_id,
-            lambda call: quorum.unregister_broker_request(node_id),
+            lambda call: UnregisterBrokerRequest(broker_id=node_id),
             ErrorCode.BROKER_ID_NOT_REGISTERED,
             timeout,
         )
@@ -2013,7 +2023,7 @@ class Admin(MeteredClient):
         await self._change_node(
             "unregister_controller",
             node_id,
-            lambda call: quorum.unregister_controller_request(node_id),
+            lambda call: UnregisterControllerRequest(controller_id=node_id),
             ErrorCode.CONTROLLER_ID_NOT_REGISTERED,
             timeout,
         )

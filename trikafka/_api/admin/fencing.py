@@ -11,8 +11,9 @@ from kafka.protocol.producer import InitProducerIdRequest
 from ...errors import from_code
 from .routing import Parts
 
-#: Bounds the timeout below: few clusters have a smaller ``transaction.max.timeout.ms``, which would
-#: refuse it. There a call with a smaller ``timeout`` passes.
+#: The longest transaction timeout that is sent. Brokers refuse one above their
+#: ``transaction.max.timeout.ms``, which few clusters set lower than this. Such a cluster accepts a
+#: call with a smaller ``timeout``.
 _LONGEST_MS = 30_000
 
 
@@ -32,15 +33,16 @@ class FencedProducer:
 def fence_request(names: Sequence[str], timeout_ms: int) -> InitProducerIdRequest:
     """Return the InitProducerId request that fences the producers of one transactional id.
 
-    It raises the epoch of the id, and aborts its open transaction.
+    The coordinator raises the epoch of the id, and aborts its open transaction.
 
     Args:
-        names: The transactional id.
+        names: The transactional id alone: the request has room for one.
         timeout_ms: The time that the request may take.
     """
-    # The timeout is that of a transaction that is never begun: the next producer brings its own.
-    # But the coordinator also bounds the replication of its own record by it. With 1 ms, as Java's
-    # client had before KAFKA-16047, that times out wherever the coordinator's log has followers.
+    # As a limit of transactions the timeout has no effect: none is begun, and the next producer
+    # sends its own. But the coordinator also limits the replication of its own record by it. With
+    # 1 ms, as in Java's client before KAFKA-16047, that replication times out wherever the
+    # coordinator's log has followers.
     return InitProducerIdRequest(
         transactional_id=names[0],
         transaction_timeout_ms=min(timeout_ms, _LONGEST_MS),
@@ -50,7 +52,7 @@ def fence_request(names: Sequence[str], timeout_ms: int) -> InitProducerIdReques
 
 
 def read_fenced(response: Any, name: str, parts: Parts[str, FencedProducer]) -> None:
-    """Take in an InitProducerId response."""
+    """Record in ``parts`` the result of one InitProducerId request."""
     if response.error_code:
         what = f"transactional id {name!r}"
         parts.failed(name, from_code(response.error_code, what, operation="Write"))

@@ -12,14 +12,14 @@ from ..._net.deadlines import RunningCall
 from ...config.text import is_utf8, plain_text
 from ...errors import ConfigurationError, ErrorCode, IllegalStateError, from_code
 from ...interfaces import CoordinatorKind
-from ...types import GroupDescription, MemberDescription
+from ...types import GroupDescription
 from ..client.option_parsing import names_of
 from .messages import named
 from .routing import Parts, Routing
 
 #: In characters (KIP-800).
 _LONGEST_REASON = 255
-#: The version that takes several members, static ones among them.
+#: The first version that takes several members, static ones among them.
 _SINCE_MEMBERS = 3
 
 
@@ -53,7 +53,7 @@ class Removal:
         #: True to remove all members that the group has when it is first described.
         self.everyone = member_ids is None and instance_ids is None
         self._group = group
-        # Brokers refuse a longer one.
+        # Brokers refuse a longer reason.
         self._reason = None if reason is None else plain_text(reason)[:_LONGEST_REASON]
         self._identities = {
             **{
@@ -67,11 +67,11 @@ class Removal:
         }
         self.parts: Parts[str, None] = Parts(self._identities)
 
-    def found(self, description: GroupDescription) -> None:
-        """Take in the members of the group.
+    def add_all(self, description: GroupDescription) -> None:
+        """Add all members of the described group to those to remove.
 
         Raises:
-            IllegalStateError: The members of such a group cannot be removed.
+            IllegalStateError: The group is of a kind whose members cannot be removed.
         """
         if description.type not in ("classic", "consumer"):
             raise IllegalStateError(
@@ -79,7 +79,7 @@ class Removal:
                 "Kafka has this for consumer groups only"
             )
         for member in description.members:
-            self._identities[_name(member)] = _Identity(
+            self._identities[member.instance_id or member.member_id] = _Identity(
                 "" if member.instance_id else member.member_id, member.instance_id
             )
         for name in self._identities:
@@ -87,7 +87,7 @@ class Removal:
         self.everyone = False
 
     async def attempt(self, routing: Routing, call: RunningCall) -> None:
-        """Let the coordinator remove the members that are left."""
+        """Ask the coordinator to remove those members that earlier attempts did not remove."""
         asked = self.parts.left
         await routing.coordinators(
             call,
@@ -126,7 +126,3 @@ class Removal:
             else:
                 self.parts.done(name, None)
         self.parts.check(asked, "LeaveGroup")
-
-
-def _name(member: MemberDescription) -> str:
-    return member.instance_id or member.member_id

@@ -11,12 +11,7 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeQuorumRequest
 
-from ..._wire.extra_messages import (
-    AddRaftVoterRequest,
-    RemoveRaftVoterRequest,
-    UnregisterBrokerRequest,
-    UnregisterControllerRequest,
-)
+from ..._wire.extra_messages import AddRaftVoterRequest
 from ...config.text import PlainTexts
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
 from ..client.option_parsing import is_name
@@ -46,7 +41,9 @@ class VoterEndpoint(PlainTexts):
                 raise ConfigurationError(f"{name} must be a text that is not empty, not {value!r}")
         whole = isinstance(self.port, int) and not isinstance(self.port, bool)
         if not whole or not 0 < self.port < 1 << 16:
-            raise ConfigurationError(f"port must be a whole number to 65535, not {self.port!r}")
+            raise ConfigurationError(
+                f"port must be a whole number from 1 to 65535, not {self.port!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +149,14 @@ def describe_request() -> DescribeQuorumRequest:
 
 def read_described(response: Any) -> MetadataQuorum:
     """Return the quorum in a DescribeQuorum response. Raises its error."""
-    _raise_error(response, "the metadata quorum", "Describe")
+    _check_described(response)
     parts = [part for topic in response.topics for part in topic.partitions]
     if len(parts) != 1:
         raise DamagedResponseError(
             f"the response to DescribeQuorum has {len(parts)} partitions where one was asked for"
         )
     (part,) = parts
-    _raise_error(part, "the metadata quorum", "Describe")
+    _check_described(part)
     try:
         endpoints = {
             node.node_id: tuple(
@@ -212,35 +209,15 @@ def add_request(
     )
 
 
-def remove_request(
-    node_id: int, directory: uuid.UUID, cluster_id: str | None
-) -> RemoveRaftVoterRequest:
-    """Return a RemoveRaftVoter request."""
-    return RemoveRaftVoterRequest(
-        cluster_id=cluster_id, voter_id=node_id, voter_directory_id=directory
-    )
+def error_of(response: Any, what: str, operation: str = "Alter") -> TrikafkaError | None:
+    """Return the error of a response about ``what``; ``None`` if there is none."""
+    if not response.error_code:
+        return None
+    detail = words(getattr(response, "error_message", None))
+    return from_code(response.error_code, what + detail, operation=operation)
 
 
-def unregister_broker_request(node_id: int) -> UnregisterBrokerRequest:
-    """Return an UnregisterBroker request."""
-    return UnregisterBrokerRequest(broker_id=node_id)
-
-
-def unregister_controller_request(node_id: int) -> UnregisterControllerRequest:
-    """Return an UnregisterController request."""
-    return UnregisterControllerRequest(controller_id=node_id)
-
-
-def error_of(response: Any, what: str) -> TrikafkaError | None:
-    """Return the error of a response about one node; ``None`` if there is none."""
-    try:
-        _raise_error(response, what, "Alter")
-    except TrikafkaError as error:
-        return error
-    return None
-
-
-def _raise_error(response: Any, what: str, operation: str) -> None:
-    if response.error_code:
-        detail = words(getattr(response, "error_message", None))
-        raise from_code(response.error_code, what + detail, operation=operation)
+def _check_described(response: Any) -> None:
+    error = error_of(response, "the metadata quorum", "Describe")
+    if error is not None:
+        raise error

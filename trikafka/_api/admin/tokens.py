@@ -5,20 +5,17 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from ..._wire.extra_messages import (
     CreateDelegationTokenRequest,
     DescribeDelegationTokenRequest,
-    ExpireDelegationTokenRequest,
-    RenewDelegationTokenRequest,
 )
 from ...errors import ConfigurationError, from_code
 from .acls import check_principal
 
-T = TypeVar("T")
-#: In a request: the broker's own limit.
-_LONGEST = -1
+#: Stands for the broker's own limit in a request.
+_BROKER_LIMIT = -1
 #: The first version with an owner other than the requester (KIP-373).
 _SINCE_OWNER = 3
 
@@ -74,9 +71,9 @@ def checked_owner(owner: str | None) -> str | None:
 
 
 def milliseconds(what: str, seconds: float | None) -> int:
-    """Return the time for a request; ``None``: -1. Raises :exc:`ConfigurationError`."""
+    """Return the milliseconds for a request; ``None``: -1. Raises :exc:`ConfigurationError`."""
     if seconds is None:
-        return _LONGEST
+        return _BROKER_LIMIT
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not number or not 0 <= seconds < 1e12:  # NaN is neither
         raise ConfigurationError(f"{what} must be a number of seconds from 0, not {seconds!r}")
@@ -110,16 +107,6 @@ def create_request(
         ],
         max_lifetime_ms=lifetime_ms,
     )
-
-
-def renew_request(secret: bytes, period_ms: int) -> RenewDelegationTokenRequest:
-    """Return a RenewDelegationToken request."""
-    return RenewDelegationTokenRequest(hmac=secret, renew_period_ms=period_ms)
-
-
-def expire_request(secret: bytes, period_ms: int) -> ExpireDelegationTokenRequest:
-    """Return an ExpireDelegationToken request; -1 ms means at once."""
-    return ExpireDelegationTokenRequest(hmac=secret, expiry_time_period_ms=period_ms)
 
 
 def describe_request(owners: Iterable[str] | None) -> DescribeDelegationTokenRequest:
