@@ -310,7 +310,7 @@ class Commits:
             return
         failure = decisive(list(failures.values()))
         if isinstance(failure, UnknownTopicOrPartitionError) and failure.retriable:
-            await self._look_again(call, commit)
+            await self._refresh_topics(call, commit)
         # A refused identity is final only if the member still has it and no newer one is on its
         # way: then the group has moved on without the member. In two cases another attempt is
         # right. The member's identity has changed since the request was built. Or the new identity
@@ -386,12 +386,13 @@ class Commits:
             )
         return codes
 
-    async def _look_again(self, call: Call, commit: _Commit) -> None:
+    async def _refresh_topics(self, call: Call, commit: _Commit) -> None:
         """Refresh the topics, because the coordinator does not know a topic or partition.
 
-        Raises an error that waiting cannot fix.
+        Raises an error if a retry cannot help: the partition does not exist, or the topic was
+        created again.
         """
-        await call.step("look up the topics", lambda: self._topics.look_again(commit.left))
+        await call.step("look up the topics", lambda: self._topics.refresh(commit.left))
         for failure in self._recreated(commit).values():
             raise failure
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # a transaction's messages need no consumer
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 #: topic -> its id; ``None`` where that is not known
 TopicIdsByName = Mapping[str, UUID | None]
+#: The first version that names topics by their ids, and the last that names them by name.
 _BY_ID, _BY_NAME = 10, 9
 _NO_ID = UUID(int=0)
 
@@ -108,14 +109,14 @@ def fetch_request(
             for name, numbers in by_topic.items()
         ]
     # Only the consumer protocol refuses a member whose epoch is out of date (KIP-848).
-    who, epoch = (
+    member_id, epoch = (
         (identity.member_id, identity.generation)
         if identity.epochs and identity.joined
         else (None, -1)
     )
     groups = [
         OffsetFetchRequest.OffsetFetchRequestGroup(
-            group_id=group, member_id=who, member_epoch=epoch, topics=new_topics
+            group_id=group, member_id=member_id, member_epoch=epoch, topics=new_topics
         )
     ]
     newest = _newest(by_topic, ids)
@@ -215,11 +216,11 @@ class OffsetTopics:
             "the old topic",
         )
 
-    async def look_again(self, tps: Iterable[TopicPartition]) -> None:
-        """Refresh the metadata of topics that a broker does not know.
+    async def refresh(self, tps: Iterable[TopicPartition]) -> None:
+        """Refresh the metadata of these partitions' topics, which a broker does not know.
 
         Raises :exc:`UnknownTopicOrPartitionError`, not retriable, for a partition number beyond the
-        topic's count. A whole topic may be new, and not known to every broker yet.
+        topic's count. An unknown topic raises nothing: it may be new, and known to some brokers.
         """
         tps = list(tps)
         snapshot = await self._metadata.refresh({tp.topic for tp in tps})
@@ -232,15 +233,15 @@ class OffsetTopics:
                 )
 
     def request_update(self) -> None:
-        """Request the metadata, which proved wrong."""
+        """Request new metadata: a response showed that the known one is out of date."""
         self._metadata.request_update()
 
 
 @lru_cache(maxsize=1_000)
 def _parsed(topic_id: str) -> UUID | None:
-    """Return the id that metadata gives as text.
+    """Return a topic's id from the text in the metadata; ``None`` for the id of no topic.
 
-    It is asked for with each partition of a commit.
+    Cached, since each partition of a commit needs the id.
     """
     parsed = UUID(topic_id)
     return None if parsed == _NO_ID else parsed

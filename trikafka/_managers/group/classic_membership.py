@@ -150,7 +150,7 @@ class ClassicMembership(MembershipBase):
                     f"group {self._group!r} chose the assignor {joined.protocol!r}, which was not "
                     "offered"
                 )
-            self._member.is_leader(joined.is_leader)
+            self._member.set_leader(joined.is_leader)
             self._leave_out(joined)
             _log.info(
                 "group %s: joined generation %d as %s%s",
@@ -229,7 +229,7 @@ class ClassicMembership(MembershipBase):
 
         They are assigned nothing, so that the others get their partitions.
         """
-        self._member.leaves_out(tuple(joined.unreadable))
+        self._member.set_left_out(tuple(joined.unreadable))
         for member_id, error in list(joined.unreadable.items())[:_MOST_NAMED]:
             _log.warning(
                 "group %s: this member leads the group and assigns nothing to member %s (of %d "

@@ -53,7 +53,7 @@ class GeneralAssignment:
             self._owners[tp.topic][member] += 1
         self._by_size = _BySize(self._mine)
         self._moves = _Moves()
-        #: The last answer of ``_is_balanced``; ``None`` after a move.
+        #: The last result of ``_is_balanced``; ``None`` after a move.
         self._balanced: bool | None = None
 
     # The steps are those of Java's client, whose results this must equal:
@@ -169,13 +169,13 @@ class GeneralAssignment:
         """
         member = self._owner[tp]
         size = len(self._mine[member])
-        before = self._older.get(tp)
+        previous = self._older.get(tp)
         if (
-            before in self._mine
-            and tp.topic in self._wanted[before]
-            and size > len(self._mine[before]) + 1
+            previous in self._mine
+            and tp.topic in self._wanted[previous]
+            and size > len(self._mine[previous]) + 1
         ):
-            taker = before
+            taker = previous
         else:
             taker = next(other for other in self._by_size if tp.topic in self._wanted[other])
         if size <= len(self._mine[taker]) + 1:
@@ -233,7 +233,10 @@ class _BySize:
 
 
 class _Moves:
-    """The moves so far, so that no two members swap partitions of one topic: two useless moves."""
+    """The moves so far.
+
+    They show when a move would make two members swap partitions of one topic: two useless moves.
+    """
 
     def __init__(self) -> None:
         self._of: dict[TopicPartition, tuple[str, str]] = {}

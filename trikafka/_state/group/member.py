@@ -16,17 +16,17 @@ JOINING             a JoinGroup, or the first heartbeat of the        UNJOINED, 
                                                                       ACKNOWLEDGING, STABLE
 SYNCING             the generation is known; a SyncGroup is under     JOINING
                     way
-PREPARE_REVOCATION  nothing more is delivered of what is revoked; it  SYNCING, STABLE
-                    waits for the consuming task, and for the last
-                    commit
-REVOKING            the listeners run for what is revoked             PREPARE_REVOCATION
-REVOKED             it is revoked; an eager member joins next, a      PREPARE_REVOCATION, REVOKING
-                    cooperative one takes what is new
-ASSIGNING           what is new is known; the listeners run           SYNCING, REVOKED
+PREPARE_REVOCATION  some partitions are to be revoked and deliver     SYNCING, STABLE
+                    no more records; the member waits for the
+                    consuming task, and for the last commit
+REVOKING            the listeners run for the partitions to revoke    PREPARE_REVOCATION
+REVOKED             the partitions are revoked; an eager member       PREPARE_REVOCATION, REVOKING
+                    joins next, a cooperative one adds the new ones
+ASSIGNING           the new partitions are known; the listeners run   SYNCING, REVOKED
 RECONCILING         (KIP-848) the assignment is known; listeners      JOINING, ACKNOWLEDGING, STABLE
                     run, partitions are revoked and added
-ACKNOWLEDGING       (KIP-848) that is done; the heartbeat that says   RECONCILING
-                    so is due
+ACKNOWLEDGING       (KIP-848) the assignment is reconciled; the       RECONCILING
+                    heartbeat that reports this is due
 STABLE              in the group, consuming                           JOINING, ASSIGNING,
                                                                       ACKNOWLEDGING
 STALE               left because ``max_poll_interval_ms`` passed;     all from JOINING to STABLE
@@ -129,7 +129,7 @@ class Member:
         #: When the next heartbeat is due, counted from the last that was answered.
         self.heartbeat_due = -math.inf
         self._heartbeat_interval = 0.0
-        #: The passing reason why the member is not in its group.
+        #: The error that keeps the member out of its group for now.
         self.hindrance: TrikafkaError | None = None
         #: When the member tries again to join, after a refusal.
         self.next_attempt = -math.inf
@@ -182,16 +182,16 @@ class Member:
         self.left_out = ()
 
     def attributes(self) -> dict[str, str]:
-        """Return the member's id as an attribute of the client's metrics; nothing outside."""
+        """Return the member's id as an attribute of metrics; empty outside of the group."""
         member_id = self.identity.member_id
         return {"group_member_id": member_id} if member_id else {}
 
-    def is_leader(self, leads: bool) -> None:
+    def set_leader(self, leads: bool) -> None:
         """Record whether this member leads the generation that it has just joined."""
         self.leads = leads
 
-    def leaves_out(self, members: tuple[str, ...]) -> None:
-        """Record the members to which the leader cannot assign anything."""
+    def set_left_out(self, members: tuple[str, ...]) -> None:
+        """Record the members to which this one, as the leader, cannot assign anything."""
         self.left_out = members
 
     def heartbeat_answered(self, sent: float) -> None:
