@@ -39,10 +39,13 @@ def record_iterator(whole_way: Callable[[], Coroutine[Any, Any, Record]]) -> Rec
     #
     # The iterator reads the monotonic clock itself where Trio does; a test's virtual clock has to
     # be asked.
-    own_clock = type(trio.lowlevel.current_clock()).__name__ == "SystemClock"
-    return _implementation.current.RecordIterator(
-        whole_way, TURN, known_current_task(), None if own_clock else trio.current_time
-    )
+    now = None if uses_system_clock() else trio.current_time
+    return _implementation.current.RecordIterator(whole_way, TURN, known_current_task(), now)
+
+
+def uses_system_clock() -> bool:
+    """Return whether Trio runs on the monotonic clock, and not on the clock of a test."""
+    return type(trio.lowlevel.current_clock()).__name__ == "SystemClock"
 
 
 def known_current_task() -> Callable[[], object] | None:

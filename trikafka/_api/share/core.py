@@ -16,10 +16,10 @@ from ..._state.share.acquired import Holdings
 from ..._state.share.assignment import ShareAssignment
 from ..._state.share.buffer import ShareBuffer
 from ...config import ShareConsumerConfig
-from ..client.turns import known_current_task
+from ..client.turns import known_current_task, uses_system_clock
 
-#: The time (seconds) that a cancelled block has for its end. Then its records are released, and it
-#: does not count as the program's presence any more.
+#: Seconds that a cancelled block, or a cancelled deserializer, has to end. After that the records of
+#: the block are released, and neither shows any more that the program is at work.
 _LEAVING = 5.0
 
 
@@ -40,7 +40,7 @@ class ShareCore:
         self.poll_timer = PollTimer(config.max_poll_interval_ms / 1000)
         # The clock of receives and blocks, which is read three times for each record. A call of
         # trio.current_time() takes 0.2 µs more than one of the clock below it.
-        self.own_clock = type(trio.lowlevel.current_clock()).__name__ == "SystemClock"
+        self.own_clock = uses_system_clock()
         self.now: Callable[[], float] = time.perf_counter if self.own_clock else trio.current_time
         #: Trio's function for the running task; ``None`` where :meth:`goes_on` cannot look at one.
         self.current_task = known_current_task()
@@ -81,8 +81,9 @@ class ShareCore:
         task: Any = current_task()
         return not (task._cancel_status.effectively_cancelled or task._runner.ki_pending)
 
-    # The scope of a block. An interrupt between its change and that of the block's records would
-    # leave one of them open without the other. So Trio holds it back until the next checkpoint.
+    # A block opens and closes two things: its cancel scope and its records. A KeyboardInterrupt
+    # between the two would leave one of them open without the other. So Trio holds the interrupt
+    # back until the next checkpoint.
 
     @staticmethod
     @trio.lowlevel.enable_ki_protection
@@ -96,8 +97,8 @@ class ShareCore:
         """Leave the scope of a block that ended without an error."""
         scope.__exit__(None, None, None)
 
-    # A block that is opened later ends later. So a block that is opened while this task sleeps ends
-    # after the time at which the task looks again, and need not wake it.
+    # All blocks have the same limit. So a block that is opened while this task sleeps ends after the
+    # task has woken, and need not wake it.
     async def end_long_blocks(self) -> None:
         """Cancel each block that has been open for ``max_processing_ms``, until cancelled.
 
