@@ -31,14 +31,14 @@ def test_timer_ends_just_past_its_limit(
         timer, first, second = TaskTimer(300_000), late(), late("commit")
         assert not timer.timed_out(first, begun)
         assert timer.timed_out(second, begun + elapsed) is last
-        assert timer.last_word(second) is second
+        assert timer.final_error(second) is second
         assert second.__cause__ is first
 
 
 def test_limit_0_allows_no_second_attempt() -> None:
     timer, error = TaskTimer(0), late()
     assert timer.timed_out(error, 5)
-    assert timer.last_word(error).__cause__ is None
+    assert timer.final_error(error).__cause__ is None
     assert not TaskTimer(1).timed_out(error, 5)
 
 

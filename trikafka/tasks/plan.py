@@ -160,15 +160,15 @@ class TimeoutBudget:
             raise error
         now = trio.current_time()
         if over := [timer for timer in self._timers if timer.timed_out(timed_out, now)]:
-            last = over[0].last_word(timed_out)
+            last = over[0].final_error(timed_out)
             if isinstance(error, BaseExceptionGroup):
                 last.add_note(f"raised by a nursery, in a group of {outlined(error)}")
             raise last
-        delay = self.wait()
+        delay = self.next_delay()
         self._warn(self._who, delay, error)
         return delay
 
-    def wait(self) -> float:
+    def next_delay(self) -> float:
         """Return the seconds until the next attempt; they grow with each failure in a row."""
         return self._retry.delay()
 
@@ -179,9 +179,9 @@ class TimeoutBudget:
             timer.progressed()
 
     async def until_done(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Repeat ``work`` after each timeout, until it succeeds or the time is up.
+        """Repeat ``work`` after each timeout until it succeeds.
 
-        Raises the last timeout then.
+        Raises the last timeout once the time of a task is up.
         """
         while True:
             try:

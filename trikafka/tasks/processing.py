@@ -152,4 +152,4 @@ def _wait(budget: TimeoutBudget, count: int, error: BaseException) -> float:
     if isinstance(error, Exception) and timeout_in(error) is not None:
         return budget.failed(error)
     _log.warning("a transaction of %s records is done again: %s", count, outlined(error))
-    return budget.wait()
+    return budget.next_delay()

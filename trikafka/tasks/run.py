@@ -121,7 +121,7 @@ class TaskRun:
             self._topics_ready.set()
 
     async def _drained(self) -> None:
-        """Let all tasks finish the records in hand, for ``close_timeout_ms``."""
+        """Stop all tasks, and wait at most ``close_timeout_ms`` until their records in hand are done."""
         for task in self._tasks.values():
             task.stop()
         with trio.move_on_after(self._config.close_timeout_ms / 1000):

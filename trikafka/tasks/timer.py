@@ -34,7 +34,7 @@ class TaskTimer:
     def timed_out(self, error: KafkaTimeoutError, now: float) -> bool:
         """Record that a call timed out at ``now`` (seconds); return whether to stop trying.
 
-        ``True``: that was the last attempt, and :meth:`last_word` is to be raised. A time-out at
+        ``True``: that was the last attempt, and the caller raises :meth:`final_error`. A time-out at
         the very millisecond of the limit is retried; one past it was the last attempt. So a task
         has at least two attempts, unless ``timeout_ms`` is 0.
         """
@@ -45,7 +45,7 @@ class TaskTimer:
         # Whole milliseconds, as Kafka's clocks count.
         return int((now - self._since) * 1000 + 1e-3) > self._limit_ms
 
-    def last_word(self, error: KafkaTimeoutError) -> KafkaTimeoutError:
+    def final_error(self, error: KafkaTimeoutError) -> KafkaTimeoutError:
         """Return the last attempt's error with the first one as its cause.
 
         The cause that the error had is in its ``last_error``.

@@ -162,7 +162,7 @@ class _RoundPart:
                 wait = (
                     task.budget.failed(error)
                     if action is FailureAction.TIMED_OUT
-                    else delay or task.budget.wait()
+                    else delay or task.budget.next_delay()
                 )
                 task.due = trio.current_time() + wait
             except Exception as last:
