@@ -47,4 +47,4 @@ class ScriptedCall:
 
 
 #: A handler of one API. It returns ``None`` for a request without a response (``acks=0``).
-Answer: TypeAlias = Callable[[ScriptedCall], Awaitable[Message | None]]
+ApiHandler: TypeAlias = Callable[[ScriptedCall], Awaitable[Message | None]]

@@ -2,7 +2,7 @@
 
 A reader receives frames and logs the requests. As in Kafka, the requests of a connection are
 executed one after the other, so a slow request delays those behind it. The connection owns the
-stream. The :class:`Script` has the test's rules, and :data:`ANSWERS` the handlers.
+stream. The :class:`Script` has the test's rules, and :data:`HANDLERS` the handlers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from . import (
     transaction_calls,
 )
 from ._signal import WakeSignal
-from .call import Answer, HangUp, ScriptedCall
+from .call import ApiHandler, HangUp, ScriptedCall
 from .faults import leave_out
 from .group import Groups
 from .messages import (
@@ -49,7 +49,7 @@ from .script import Damage, Drop, Fail, Garbage, Handle, LeaveOut, Plan, Script,
 from .state import NodeState, ScriptedNode, State
 
 #: The handler of each API, by its number.
-ANSWERS: Mapping[int, Answer] = {
+HANDLERS: Mapping[int, ApiHandler] = {
     ApiKey.ApiVersions: topics.api_versions,
     ApiKey.Metadata: topics.metadata,
     ApiKey.DescribeTopicPartitions: topics.describe_topic_partitions,
@@ -273,7 +273,7 @@ class ScriptedConnection:
         call.connection = self.number
 
         async def default() -> Message | None:
-            return await ANSWERS[head.api_key](call)
+            return await HANDLERS[head.api_key](call)
 
         match plan.verdict:
             case Handle(handler):

@@ -155,7 +155,7 @@ def _fetch_one(
         return answer | {"error_code": code, "aborted_transactions": []}
     if code:
         return answer | {"error_code": code} | hint(call, partition, code)
-    end = partition.reach(call.node.node_id)
+    end = partition.high_watermark(call.node.node_id)
     stable = min(partition.stable_end, end)
     here = answer | {
         "error_code": 0,
@@ -193,7 +193,9 @@ def _nearer(call: ScriptedCall, partition: Partition, offset: int) -> int | None
     near = [
         n.node_id
         for n in nodes
-        if n.rack == rack and n.listed and partition.start <= offset <= partition.reach(n.node_id)
+        if n.rack == rack
+        and n.listed
+        and partition.start <= offset <= partition.high_watermark(n.node_id)
     ]
     return max(near, key=partition.reach, default=None)
 

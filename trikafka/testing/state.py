@@ -235,10 +235,10 @@ class Partition:
                 (self.leader_epoch, self.end),
             ]
 
-    def reach(self, node: int) -> int:
-        """Return the high watermark that a node knows.
+    def high_watermark(self, node: int) -> int:
+        """Return the high watermark that a node knows: for the leader, the end of the log.
 
-        For the leader that is the end of the log. A follower may lag behind.
+        A follower may lag behind.
         """
         return self.end if node == self.leader else min(self.lagging.get(node, self.end), self.end)
 
