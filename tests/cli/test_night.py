@@ -12,7 +12,7 @@ from trio.testing import MockClock as Clock
 import trikafka
 from trikafka import ErrorCode, OffsetSpec, PartitionInfo, TopicPartition
 from trikafka.cli.deleting_offsets import stored_places
-from trikafka.cli.health import Health, Trouble, examined, report, summary
+from trikafka.cli.health import Health, Trouble, examine, report, summary
 from trikafka.cli.offsets import Ends, Found, found_at, found_ends, parse_at
 from trikafka.cli.partly import noted_errors
 from trikafka.cli.resetting import look_up_led
@@ -24,10 +24,10 @@ async def test_health_lists_what_is_wrong(autojump_clock: Clock) -> None:
         ScriptedCluster(nodes=3, topics={"t": 3, "u": 1}) as cluster,
         trikafka.open_admin(**settings(cluster)) as admin,
     ):
-        found = await examined(admin)
+        found = await examine(admin)
         assert (found.partitions, found.troubles, found.gone) == (4, (), ())
         cluster.move_leader("t", 1, None)
-        found = await examined(admin)
+        found = await examine(admin)
         assert [(each.info.partition, each.problem) for each in found.troubles] == [
             (1, "no leader")
         ]
@@ -51,8 +51,8 @@ async def test_health_knows_how_many_are_needed(autojump_clock: Clock) -> None:
         cluster.on("Metadata", behind)
         resource = trikafka.ConfigResource("topic", "t")
         await admin.alter_configs({resource: {"min.insync.replicas": "2"}})
-        found = await examined(admin)
-        seen = [(each.info.topic, each.problem, each.least) for each in found.troubles]
+        found = await examine(admin)
+        seen = [(each.info.topic, each.problem, each.min_in_sync) for each in found.troubles]
         assert seen == [("t", "too few in sync", 2), ("u", "replica behind", None)]
         assert found.gone == (7, 8)
         assert summary(found) == (
@@ -69,13 +69,13 @@ async def test_health_knows_how_many_are_needed(autojump_clock: Clock) -> None:
             return response
 
         hiding = cluster.on("DescribeConfigs", hide_u)
-        found = await examined(admin)
-        seen = [(each.info.topic, each.problem, each.least) for each in found.troubles]
+        found = await examine(admin)
+        seen = [(each.info.topic, each.problem, each.min_in_sync) for each in found.troubles]
         assert seen == [("t", "too few in sync", 2), ("u", "replica behind", None)]
         hiding.remove()
         cluster.fail("DescribeConfigs", ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
-        found = await examined(admin)
-        assert [each.least for each in found.troubles] == [None, None]
+        found = await examine(admin)
+        assert [each.min_in_sync for each in found.troubles] == [None, None]
 
 
 def test_trouble_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

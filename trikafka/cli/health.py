@@ -27,12 +27,12 @@ _BEHIND = "replica behind"
 class Trouble:
     """A partition that is not healthy.
 
-    ``least``: ``min.insync.replicas`` of its topic; ``None``: not known.
+    ``min_in_sync``: ``min.insync.replicas`` of its topic; ``None``: not known.
     """
 
     info: PartitionInfo
     problem: str
-    least: int | None
+    min_in_sync: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def health(common: Common, output: str) -> None:
     min.insync.replicas, so writes with acks=all fail), "replica behind" (a further loss may do
     harm). The exit code is 0 if no partition is listed, and 1 otherwise.
     """
-    report(ask(common, examined), output)
+    report(ask(common, examine), output)
 
 
 def report(found: Health, output: str) -> None:
@@ -75,7 +75,7 @@ def report(found: Health, output: str) -> None:
                     "leader": each.info.leader,
                     "replicas": list(each.info.replicas),
                     "in_sync_replicas": list(each.info.in_sync_replicas),
-                    "min_in_sync_replicas": each.least,
+                    "min_in_sync_replicas": each.min_in_sync,
                     "problem": each.problem,
                 }
                 for each in found.troubles
@@ -98,7 +98,7 @@ def _cells(trouble: Trouble) -> tuple[object, ...]:
         info.leader,
         ",".join(map(str, info.replicas)),
         ",".join(map(str, info.in_sync_replicas)),
-        trouble.least,
+        trouble.min_in_sync,
         trouble.problem,
     )
 
@@ -123,8 +123,8 @@ def summary(found: Health) -> str:
     )
 
 
-async def examined(admin: Admin) -> Health:
-    """Return the health of all partitions, those of internal topics too."""
+async def examine(admin: Admin) -> Health:
+    """Return the health of all partitions, those of internal topics included."""
     topics = await admin.list_topics(include_internal=True)
     nodes = {node.node_id for node in (await admin.describe_cluster()).nodes}
     infos = [info for infos in topics.values() for info in infos]
@@ -133,22 +133,22 @@ async def examined(admin: Admin) -> Health:
         for info in infos
         if info.leader is None or len(info.in_sync_replicas) < len(info.replicas)
     ]
-    least = await _needed(admin, {info.topic for info in ailing})
+    needed = await _min_in_sync(admin, {info.topic for info in ailing})
     troubles = [
-        Trouble(info, _problem(info, least.get(info.topic)), least.get(info.topic))
+        Trouble(info, _problem(info, needed.get(info.topic)), needed.get(info.topic))
         for info in sorted(ailing, key=lambda info: (info.topic, info.partition))
     ]
     gone = {node for info in infos for node in info.replicas} - nodes
     return Health(len(infos), tuple(troubles), tuple(sorted(gone)))
 
 
-def _problem(info: PartitionInfo, least: int | None) -> str:
+def _problem(info: PartitionInfo, min_in_sync: int | None) -> str:
     if info.leader is None:
         return _NO_LEADER
-    return _TOO_FEW if len(info.in_sync_replicas) < (least or 1) else _BEHIND
+    return _TOO_FEW if len(info.in_sync_replicas) < (min_in_sync or 1) else _BEHIND
 
 
-async def _needed(admin: Admin, topics: set[str]) -> Mapping[str, int]:
+async def _min_in_sync(admin: Admin, topics: set[str]) -> Mapping[str, int]:
     """Return ``min.insync.replicas`` of topics, without those that the user may not see."""
     from .._api.admin.configs import ConfigResource
     from ..errors import AdminErrors, TrikafkaError

@@ -38,8 +38,8 @@ _STRETCH = 2_000
 # exact, and the consumer commits only what was printed.
 #
 # The write happens in a thread, because a reader that stops reading blocks it without limit. A
-# cancelled call cannot interrupt the thread. It waits half a second for it, to learn how many
-# records are out, and then abandons it. The thread stops after the current write.
+# cancelled call cannot interrupt the thread. It waits half a second for the thread, to learn how many
+# records were written, and then abandons it. The thread stops after the current write.
 class Output:
     """The standard output.
 
@@ -125,7 +125,7 @@ class Output:
         await trio.sleep_forever()
 
     def _watched(self, work: Callable[[], bool]) -> bool:
-        """Do some work in the thread, and say when it has ended."""
+        """Do ``work`` in the thread, and set ``_idle`` when it has ended."""
         try:
             return work()
         finally:
@@ -147,7 +147,7 @@ class Output:
             begin = 0
             with memoryview(self._block) as block:
                 for end, rows in zip(cuts[::2].tolist(), cuts[1::2].tolist(), strict=True):
-                    if not self._put(block[begin:end]):
+                    if not self._write_bytes(block[begin:end]):
                         return False
                     begin = end
                     self.printed = first + rows
@@ -178,15 +178,15 @@ class Output:
         return self._write(lines, seen) and more
 
     def _write(self, lines: list[bytes], seen: int) -> bool:
-        """Write lines; ``seen`` records were looked at for them. Return whether all are out."""
-        if not self._put(memoryview(b"".join(lines))):
+        """Write lines, for which ``seen`` records were examined; return whether all were written."""
+        if not self._write_bytes(memoryview(b"".join(lines))):
             return False
         self.written += seen
         self.printed += len(lines)
         return True
 
-    def _put(self, left: memoryview) -> bool:
-        """Write bytes; return whether all are out."""
+    def _write_bytes(self, left: memoryview) -> bool:
+        """Write bytes; return whether all were written: a cancelled call stops in between."""
         while left and not self._stopped:
             try:
                 left = left[os.write(self._fd, left) :]
