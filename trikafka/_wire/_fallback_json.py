@@ -18,7 +18,6 @@ _Column = tuple[memoryview, bytes, bytes]
 #: The first header of each row, and the columns of names and values.
 _Headers = tuple[memoryview, _Column, _Column]
 
-_NONE = type(None)
 _NAMES = frozenset(
     ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 )

@@ -1,9 +1,9 @@
 # Included by _native.pyx: columns from lines of JSON.
 #
-# Only lines that are simple become columns: one flat object, each name once and without escapes, no
-# blanks but spaces and tabs. Everything that is accepted here is a line that the slow reader
-# (trikafka.cli.record_lines.from_json) accepts, with the same record. What is wrong or unusual is
-# refused as a whole block, and the slow reader finds the line and the reason.
+# Only simple lines become columns: one flat object, each name once and without escapes, no blanks
+# but spaces and tabs. The slow reader (trikafka.cli.record_lines.from_json) accepts every line that
+# is accepted here, with the same record. One wrong or unusual line makes the whole block refused.
+# The slow reader then reads the block, and finds the line and the reason.
 
 cdef enum:
     JSON_KEY, JSON_VALUE, JSON_HEADER_NAME, JSON_HEADER_VALUE, JSON_COLUMNS
@@ -305,7 +305,8 @@ cdef const char *read_whole(const char *at, const char *end, int64_t *number) no
             return NULL
         found = found * 10 + (at[0] - c"0")
         at += 1
-    # JSON has no leading zeros. A fraction or an exponent would be no comma, and is refused there.
+    # JSON has no leading zeros. A fraction or an exponent is left for the caller, which refuses it:
+    # after a value it accepts a comma or the closing brace only.
     if at == begun or (begun[0] == c"0" and at - begun > 1):
         return NULL
     number[0] = found

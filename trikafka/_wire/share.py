@@ -27,7 +27,6 @@ WITH_RENEWALS = 2
 _SHARE_FETCH, _SHARE_ACKNOWLEDGE = 78, 79
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
 _LIMITS = struct.Struct(">iiiiii")
 _MODE = struct.Struct(">bb")
 _RANGE = struct.Struct(">qq")

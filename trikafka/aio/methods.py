@@ -26,7 +26,7 @@ def crossing(
 
 
 def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that calls a method of the Trio client, which cannot wait."""
+    """Return a method that calls a method of the Trio client that is no coroutine function."""
 
     @wraps(method)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -42,7 +42,7 @@ def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 def ending(
     method: Callable[Concatenate[Any, P], Awaitable[None]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, None]]:
-    """Return a method that waits for an end, as :func:`crossing`; a no-op once it has come."""
+    """Return a method as :func:`crossing` does. It is a no-op after the end of the client."""
 
     @wraps(method)
     async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -54,9 +54,9 @@ def ending(
 
 
 def report(method: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Return a method that describes the client, also after its end.
+    """Return a method that describes the client.
 
-    Then it returns what the Trio client has reported last.
+    After the end of the client it returns the Trio client's last report.
     """
 
     @wraps(method)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import trio
 
@@ -20,7 +20,6 @@ from trikafka.interfaces import ExportRunner
 from .guarded import GuardedRunner
 from .sink_options import SinkOptions
 
-T = TypeVar("T")
 _log = logging.getLogger("trikafka.export")
 #: How long a runner may take to stop (seconds): at the end, and when the export was cancelled.
 STOP_LIMIT, CANCELLED_LIMIT = 15.0, 2.0
