@@ -213,11 +213,11 @@ def test_day_is_the_partition(time: int, day: str | None) -> None:
     )
     ((folder, rows),) = Folders(
         {"partition_by": ["topic", "date"], "name": "iceberg", "folder": "data"}, "t"
-    ).sort(table)
+    ).split(table)
     assert (folder, rows.column_names) == (
         f"data/topic=t/date={day or '__HIVE_DEFAULT_PARTITION__'}",
         ["timestamp", "topic"],
     )
     assert day_of(f"{folder}/x.parquet") == (None if day is None else time // 86_400_000_000)
-    ((folder, rows),) = Folders({"partition_by": ["topic"], "name": "delta"}, "t").sort(table)
+    ((folder, rows),) = Folders({"partition_by": ["topic"], "name": "delta"}, "t").split(table)
     assert (folder, rows.column_names) == ("topic=t", ["timestamp"])

@@ -28,6 +28,7 @@ SCHEMA = pa.schema(
     ]
 )
 
+#: The largest time in milliseconds that a column of microseconds can hold.
 _MOST_MS = (2**63 - 1) // 1000
 
 

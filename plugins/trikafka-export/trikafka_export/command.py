@@ -272,7 +272,7 @@ class _ExportRun:
             raise
 
     async def _again_and_again(self, exporter: Exporter, every: float) -> None:
-        """Export every ``every`` seconds. Report a failure, and try again at the next turn."""
+        """Export every ``every`` seconds. A failure is reported once, and tried again."""
         import trio
 
         from trikafka import ConfigurationError, TrikafkaError
@@ -308,12 +308,12 @@ class _ExportRun:
             )
         if result.dead_letters:
             topic = self._dead_letter_topic
-            where = _dead_letters(result) if topic is None else f"the topic {topic}"
+            where = _dead_letter_folder(result) if topic is None else f"the topic {topic}"
             warn(f"{_records(result.dead_letters)} could not be parsed: see {where}")
         say(_sentence(result, nothing))
 
 
-def _dead_letters(result: ExportResult) -> str:
+def _dead_letter_folder(result: ExportResult) -> str:
     if result.location is None and result.format == "iceberg":
         # The table's first export ran in a version that did not store the location.
         return f"_dead_letters at the location of {result.destination}"
@@ -469,8 +469,8 @@ def _start(text: str | None) -> str | int:
         begin = parse(text) if text is not None else None
     except click.BadParameter:
         if re.match(r"s?@|\d{4}-\d\d-\d\d", text or ""):
-            raise  # a time that is none
-        begin = Start(At.END)  # the error's text would offer offsets, too
+            raise  # the text looks like a time: the error says what is wrong with it
+        begin = Start(At.END)  # refused below: this error would offer offsets, which do not work
     if begin is None or begin.at is At.BEGINNING:
         return "earliest"
     if begin.at is not At.TIME:

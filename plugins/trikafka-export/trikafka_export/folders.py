@@ -26,12 +26,12 @@ class Folders:
 
     A folder's name holds the value of a column that its files do not have. Only Iceberg has each
     column in the file, too. A day whose year does not have four digits counts as unknown: the
-    producer has probably taken microseconds for milliseconds.
+    producer has probably sent microseconds as milliseconds.
     """
 
     def __init__(self, format: Mapping[str, Any], topic: str) -> None:
         self._by = tuple(format.get("partition_by", ()))
-        self._whole = format.get("name") == "iceberg"
+        self._keeps_columns = format.get("name") == "iceberg"
         self._prefix = [str(format[name]) for name in ("folder", AGAIN) if name in format]
         self._prefix += [f"topic={topic}"] if "topic" in self._by else []
 
@@ -39,15 +39,15 @@ class Folders:
         """Return the number of folders of the rows."""
         return len(pc.unique(_days(table["timestamp"]))) if "date" in self._by else 1
 
-    def sort(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the rows of each folder, with the folder's name.
+    def split(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Yield each folder's name and its rows.
 
-        The topic is constant in a range. Days are those of the record, in UTC.
+        All rows are of this topic. A row's day is that of the record's timestamp, in UTC.
         """
         if not table.num_rows:
             return
         days = _days(table["timestamp"]) if "date" in self._by else None
-        if "topic" in self._by and not self._whole:
+        if "topic" in self._by and not self._keeps_columns:
             table = table.drop_columns(["topic"])
         if days is None:
             yield "/".join(self._prefix), table
@@ -58,7 +58,7 @@ class Folders:
 
 
 def _days(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the days since 1970, negative before it; null beyond the years of four digits."""
+    """Return the days since 1970, negative before 1970; null for a year without four digits."""
     number = times.cast(pa.int64())
     whole = pc.divide(number, _DAY_US)
     before = pc.less(number, pc.multiply(whole, _DAY_US))

@@ -184,7 +184,7 @@ class PieceWriter:
         return taken
 
     def _write_part(self, table: pa.Table) -> None:
-        for folder, part in self._folders.sort(table):
+        for folder, part in self._folders.split(table):
             file = self._files.get(folder) or self._open(folder, part.schema)
             file.writer.write(part)
             file.rows += part.num_rows

@@ -1,4 +1,4 @@
-"""The rounds of an export's job: the order of its ranges, and their units. Pure."""
+"""The rounds of an export's job: the order of its ranges, and their units. No I/O."""
 
 # Why ranges on slow leaders wait last, and once
 # ----------------------------------------------
@@ -86,13 +86,13 @@ class Rounds:
                 RangeAttempt(index, LOOK if len(self._left) > 1 else None) for index in self._left
             ]
         waiting: set[TopicPartition] = set()
-        tries = []
+        attempts = []
         for index in self._left:
             tp = self._ranges[index].tp
             if tp in self._responding or tp not in waiting:
-                tries.append(RangeAttempt(index, None))
+                attempts.append(RangeAttempt(index, None))
             waiting.add(tp)
-        return tries
+        return attempts
 
     def record(self, results: Iterable[tuple[int, Exception | None]]) -> None:
         """Record the results of all attempts of the round."""

@@ -29,7 +29,7 @@ _OTHER_END = "the value does not end where its schema says"
 
 # fastavro reads one value per call, and the call costs more than the value. So many values are
 # joined into one Avro array and read in one call. A value that is too short or too long for its
-# schema would then shift all values behind it. Therefore a mark follows each value: random bytes
+# schema would then shift all values after it. Therefore a mark follows each value: random bytes
 # that no producer can know. If a mark is not at its place, each value is checked alone
 # (decode_rows).
 class AvroDecoder(PartsDecoder):
@@ -53,7 +53,7 @@ class AvroDecoder(PartsDecoder):
         written.check_sizes()
         self._written = written.rows()
         self._wanted = None if written.same(reader) else reader.rows()
-        self._quick = _timely(reader.quick_reader(written), self.type)
+        self._quick = _with_time_check(reader.quick_reader(written), self.type)
         # With two schemas, fastavro (1.13) does not return the names of all types.
         self._convert = reader.converter(tagged=self._wanted is None)
         self._named = self._convert is not None and self._wanted is None
@@ -82,8 +82,9 @@ class AvroDecoder(PartsDecoder):
     def _read(self, data: bytes) -> tuple[list[Any], int]:
         """Return the rows, each a value and its mark, and where they end in ``data``.
 
-        Raises what fastavro raises. An error behind the last value means that the value ends
-        elsewhere: the reader took the mark for a part of it, so its text would be random.
+        Raises what fastavro raises. An error after the last value means that the value ends
+        elsewhere. The reader then took the mark for a part of the value, so the error's text would
+        be random.
         """
         file = io.BytesIO(data)
         try:
@@ -114,8 +115,8 @@ class AvroDecoder(PartsDecoder):
             self._convert(row["v"])
 
 
-def _timely(quick: Quick | None, type: pa.DataType) -> Quick | None:
-    """Return the quick reader with the check of times, if the type has any."""
+def _with_time_check(quick: Quick | None, type: pa.DataType) -> Quick | None:
+    """Return a quick reader that also checks times, if the type has any (see :mod:`.times`)."""
     if quick is None or not has_times(type):
         return quick
 

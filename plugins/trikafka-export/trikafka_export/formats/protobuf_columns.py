@@ -35,7 +35,8 @@ _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _MOST_NUMBER = (1 << 29) - 1
 #: The most turns for unusual orders of fields, and for repeated fields.
 _MOST_TURNS = 300
-#: From the places of values to an array. Whole numbers are passed as values instead of places.
+#: Returns the array of the values at some places: the data, the starts and the ends. For whole
+#: numbers the values themselves stand in for the starts and the ends.
 Reader = Callable[[Data, Any, Any], pa.Array]
 
 
@@ -86,7 +87,7 @@ class _Slot:
     def __init__(self, number: int, wire: int, found: int, *, many: bool, packed: int = 0) -> None:
         self.tag = number << 3 | wire
         self.wire = wire
-        self.found = found
+        self.found = found  # the index of the field's values in the result of a walk
         #: True if the field may be repeated.
         self.many = many
         #: The bytes per packed number, 1 for varints; 0 if the numbers are not packed.
@@ -172,7 +173,7 @@ class _Walk:
         self._next(chosen)
 
     def _places(self, chosen: Any) -> Any:
-        """Return a slice for all messages, so that nothing is gathered, or the chosen places."""
+        """Return an index of the chosen messages: a slice for all, with which numpy copies nothing."""
         return slice(None) if len(chosen) == len(self._at) else chosen
 
     def _extent(self, wire: int, chosen: Any) -> tuple[Any, Any, Any]:
@@ -191,7 +192,7 @@ class _Walk:
         return at.copy(), stop, stop  # A copy, since the walk advances ``at``.
 
     def _skip(self, left: Any, numbers: Any) -> None:
-        """Skip fields that the schema lacks."""
+        """Skip one field that the schema lacks, in each of these messages."""
         tags = self._tags[left]
         check(~np.isin(tags >> np.uint64(3), numbers))  # a known field with another wire type
         wires = tags & np.uint64(7)
@@ -241,7 +242,7 @@ def _unpacked(data: Data, owners: Any, start: Any, stop: Any, size: int) -> tupl
 
 
 def _ranges(start: Any, count: Any, step: int) -> Any:
-    """Return ``count`` numbers from each start on."""
+    """Return ``count`` numbers from each start on, at a distance of ``step``."""
     before = np.cumsum(count) - count
     return np.repeat(start - before * step, count) + np.arange(int(count.sum())) * step
 
@@ -433,6 +434,7 @@ def _whole(field: Any, type: pa.DataType) -> Reader:
 
 
 def _signed(value: Any) -> Any:
+    """Return the signed numbers that zigzag encoding (0, -1, 1, -2 as 0, 1, 2, 3) stands for."""
     value = value.astype(np.uint64, copy=False)
     return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
 
@@ -440,14 +442,14 @@ def _signed(value: Any) -> Any:
 def _enum(type: Any) -> Reader:
     names = {each.number: each.name for each in reversed(type.values)}
     numbers = np.array(sorted(names), np.int64)
-    texts_ = pa.array([names[number] for number in sorted(names)], pa.string())
+    in_order = pa.array([names[number] for number in sorted(names)], pa.string())
 
     def read(data: Data, value: Any, stop: Any) -> pa.Array:
         number = value.astype(np.int32).astype(np.int64)
         place = np.minimum(np.searchsorted(numbers, number), len(numbers) - 1)
         # An unknown number is odd: Google's library returns it, or drops it.
         check(numbers[place] == number)
-        return texts_.take(pa.array(place))
+        return in_order.take(pa.array(place))
 
     return read
 

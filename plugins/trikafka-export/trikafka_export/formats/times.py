@@ -22,7 +22,7 @@ def has_times(type: pa.DataType) -> bool:
 
 
 def check_times(array: pa.Array) -> None:
-    """Raise ValueError if a value in the array, at any depth, is such a time."""
+    """Raise ValueError for a time in the array, at any depth, that readers of a file refuse."""
     if not has_times(array.type):
         return
     if pa.types.is_map(array.type):

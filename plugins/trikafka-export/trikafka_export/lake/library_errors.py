@@ -11,10 +11,12 @@ from trikafka.errors.peer_text import peer_text
 
 from .options import FORMATS
 
-#: Shorter secrets are too common as words to be replaced.
-_LEAST, _MOST = 4, 1000
-#: Errors that an export handles itself.
-_ANSWERED = (
+#: The characters of the shortest secret that is replaced: a shorter one is too common as a word.
+_SHORTEST_SECRET = 4
+#: The most characters of a library's error that are shown.
+_LONGEST_TEXT = 1000
+#: Errors that the export itself handles.
+_HANDLED = (
     "CommitFailedError",
     "CommitFailedException",
     "TableNotFoundError",
@@ -22,7 +24,7 @@ _ANSWERED = (
     "NoSuchNamespaceError",
 )
 
-#: Texts of pyiceberg's errors about missing settings, and advice in terms of the options here.
+#: The texts of pyiceberg's errors about missing settings; for each, which option to give here.
 _ADVICE = {
     "URI missing": (
         "the address of the Iceberg catalog is missing: give catalog.uri, such as "
@@ -52,11 +54,11 @@ def explained(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
     except (TrikafkaError, GeneratorExit):
         raise
     except Exception as error:
-        if type(error).__name__ in _ANSWERED:
+        if type(error).__name__ in _HANDLED:
             raise
         text = str(error).strip() or type(error).__name__
         shown = hidden(text, secrets)
-        failure = ExportError(f"{what}: {peer_text(shown, _MOST)}")
+        failure = ExportError(f"{what}: {peer_text(shown, _LONGEST_TEXT)}")
         if shown != text:
             raise failure from None
         raise failure from error
@@ -64,7 +66,7 @@ def explained(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
 
 @contextmanager
 def advised() -> Iterator[None]:
-    """Convert an Iceberg catalog's complaint about missing settings into advice.
+    """Convert an Iceberg catalog's error about a missing setting into one that names the option.
 
     Raises:
         ConfigurationError: A setting is missing.
@@ -81,7 +83,7 @@ def advised() -> Iterator[None]:
 def hidden(text: str, secrets: Iterable[str]) -> str:
     """Return the text with these secrets replaced."""
     for word in sorted(map(str, secrets), key=len, reverse=True):
-        if len(word) >= _LEAST:
+        if len(word) >= _SHORTEST_SECRET:
             text = text.replace(word, "***")
     return text
 
