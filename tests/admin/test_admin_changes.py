@@ -56,10 +56,10 @@ async def test_settings_are_changed_and_read(autojump_clock: trio.testing.MockCl
 @pytest.mark.parametrize(
     "words", ["Unknown resource type 32", "or the message was sent to an incompatible broker."]
 )
-async def test_kind_that_a_release_lacks(
+async def test_unsupported_kind_names_the_release(
     autojump_clock: trio.testing.MockClock, kind: Any, release: str, words: str
 ) -> None:
-    """Kafka 3.3 calls the request malformed."""
+    """Older releases refuse the request as invalid, Kafka 3.3 as malformed."""
 
     async def refuse(request: Any, default: Any) -> Any:
         response = await default()
@@ -92,7 +92,7 @@ async def test_refused_change_names_its_resource(autojump_clock: trio.testing.Mo
         assert list((await admin.describe_configs([U]))[U]) == ["a"]
 
 
-async def test_only_what_is_left_is_changed_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_retry_changes_only_what_failed(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster, opened(cluster) as admin:
         cluster.fail("IncrementalAlterConfigs", NOT_CONTROLLER, topic="u")
         await admin.alter_configs({T: {"a": 1}, U: {"a": 1}})
@@ -105,7 +105,9 @@ async def test_only_what_is_left_is_changed_again(autojump_clock: trio.testing.M
 
 async def test_settings_of_a_broker_come_from_it(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster(nodes=3, topics={"t": 1}) as cluster, opened(cluster) as admin:
-        with pytest.raises(trikafka.BrokerResponseError):  # it has no settings of brokers
+        with pytest.raises(
+            trikafka.BrokerResponseError
+        ):  # the scripted cluster has no settings of brokers
             await admin.describe_configs([ConfigResource("broker", "2")])
         assert {seen.node_id for seen in cluster.requests("DescribeConfigs")} == {2}
         with pytest.raises(trikafka.TrikafkaError, match="no live broker 7; it has 0, 1, 2"):
@@ -180,7 +182,7 @@ async def test_bad_input_is_refused_before_any_request(
         (lambda: ConfigChange("delete", "x"), "'delete' takes no value"),
     ],
 )
-def test_values_check_themselves(make: Any, text: str) -> None:
+def test_invalid_value_is_refused(make: Any, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         make()
 
@@ -190,7 +192,7 @@ def test_value_of_a_change_is_hidden() -> None:
 
 
 @pytest.mark.parametrize("given", [[{"p": "s3cret"}], {T: [("p", "s3cret")]}, {T: "p=s3cret"}])
-async def test_wrong_changes_are_not_shown(
+async def test_refused_changes_are_not_shown(
     given: Any, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
@@ -199,7 +201,7 @@ async def test_wrong_changes_are_not_shown(
         assert "s3cret" not in str(raised.value)
 
 
-async def test_final_errors_stand_beside_another(autojump_clock: trio.testing.MockClock) -> None:
+async def test_error_names_other_failures(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
         cluster.fail("IncrementalAlterConfigs", REFUSED, topic="t")
         broker = ConfigResource("broker", "7")

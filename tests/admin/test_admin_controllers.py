@@ -40,7 +40,7 @@ async def opened() -> AsyncIterator[tuple[ScriptedCluster, Admin]]:
             yield cluster, admin
 
 
-async def test_controllers_answer_what_they_have(autojump_clock: trio.testing.MockClock) -> None:
+async def test_controllers_serve_their_calls(autojump_clock: trio.testing.MockClock) -> None:
     async with opened() as (cluster, admin):
         seen = await admin.describe_cluster()
         assert ([node.node_id for node in seen.nodes], seen.controller) == (
@@ -90,7 +90,7 @@ async def test_call_for_brokers_is_refused(
         assert len(cluster.log) == before
 
 
-async def test_broker_is_told_from_a_controller(autojump_clock: trio.testing.MockClock) -> None:
+async def test_address_of_a_broker_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster() as cluster:
         cluster.fail("DescribeCluster", MISMATCHED_ENDPOINT_TYPE, None)
         with pytest.raises(BootstrapError, match="MISMATCHED_ENDPOINT_TYPE"):
@@ -115,11 +115,11 @@ async def test_wrong_addresses_are_refused(settings: Any, says: str) -> None:
             raise AssertionError
 
 
-def test_each_call_of_controllers_is_a_call() -> None:
+def test_listed_calls_exist() -> None:
     assert all(callable(getattr(Admin, name)) for name in BY_CONTROLLERS)
 
 
-def test_property_of_java_is_taken() -> None:
+def test_java_property_is_accepted() -> None:
     assert trikafka.from_properties({"bootstrap.controllers": "c:9093"}) == {
         "bootstrap_controllers": "c:9093"
     }

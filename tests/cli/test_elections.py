@@ -14,7 +14,7 @@ from trikafka.cli.resetting import check_group
 from trikafka.testing import ScriptedCluster
 
 
-async def test_only_needed_elections_are_asked_for(autojump_clock: Clock) -> None:
+async def test_only_needed_elections_are_requested(autojump_clock: Clock) -> None:
     async with (
         ScriptedCluster(nodes=2, topics={"t": 3, "u": 1}) as cluster,
         trikafka.open_admin(**settings(cluster)) as admin,

@@ -41,7 +41,7 @@ def consumer_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
 
 
 def member_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
-    """Do the same as :func:`consumer_of`, by default in the group ``g`` with the topic ``t``."""
+    """Return the opening of a consumer as :func:`consumer_of`, by default of ``t`` in group ``g``."""
     return consumer_of(cluster, *(topics or ("t",)), **({"group_id": "g"} | settings))
 
 
@@ -50,13 +50,13 @@ async def values(consumer: Consumer, count: int) -> list[bytes | None]:
     return [(await consumer.receive()).value for _ in range(count)]
 
 
-async def until(true: Callable[[], bool], step: float = 0.001) -> None:
-    """Wait in virtual time until ``true()`` holds.
+async def until(condition: Callable[[], bool], step: float = 0.001) -> None:
+    """Wait in virtual time until ``condition()`` is true.
 
     After one second the steps become longer, since each costs real time.
     """
     began = trio.current_time()
-    while not true():  # noqa: ASYNC110
+    while not condition():  # noqa: ASYNC110
         await trio.sleep(step if trio.current_time() < began + 1 else max(step, 0.02))
 
 

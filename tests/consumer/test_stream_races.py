@@ -1,4 +1,4 @@
-"""Streams that another task than their handler's closes."""
+"""Streams that are closed by a task other than their handler's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trikafka import PartitionStream
 
 
 async def test_closed_stream_drops_its_decoding() -> None:
-    """Otherwise the next reader begins behind the records in the thread and commits them."""
+    """A record that a thread decodes during the close is delivered by the next stream, once."""
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
         # These are more bytes than are decoded within one step.
         cluster.append("t", 0, [bytes(2**20)] * 64, compression="zstd")
@@ -40,7 +40,7 @@ async def test_closed_stream_drops_its_decoding() -> None:
 
 
 async def test_closed_stream_drops_its_table() -> None:
-    """Otherwise both handlers get the gathered records."""
+    """The records gathered for a table are delivered by the next stream only."""
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
         cluster.append("t", 0, [b"first"])
         # These are more bytes than are decoded within one step.

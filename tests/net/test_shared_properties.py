@@ -183,8 +183,7 @@ async def test_error_suggests_naming_the_client() -> None:
             pass
     assert str(caught.value) == (
         "unknown setting 'linger_ms' for open_consumer(); it is one of open_producer() (of a file "
-        "that several clients share:"
-        " from_properties(file, ConsumerConfig))"
+        "that several clients share: from_properties(file, ConsumerConfig))"
     )
 
 
@@ -205,7 +204,7 @@ def test_assignors_and_strings_of_java_are_read() -> None:
 
 
 def test_settings_of_a_share_group_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise the group would begin at the end of its topics without a word."""
+    """Without the warning, the group would begin at the end of its topics unnoticed."""
     given = {
         "bootstrap.servers": "a:1",
         "group.id": "g",
@@ -226,13 +225,13 @@ def test_settings_of_a_share_group_are_named(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize("wrong", [None, 5, [("group.id", "g")], b"file"])
-def test_what_is_no_properties_is_refused(wrong: Any) -> None:
+def test_wrong_kind_of_properties_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="a mapping, or the path of a file, not"):
         from_properties(wrong)
 
 
 def test_settings_of_a_share_consumer_are_taken(caplog: pytest.LogCaptureFixture) -> None:
-    """``max_in_flight`` is no other name of the producer's setting."""
+    """``max_in_flight`` here is no alias of the producer's setting."""
     own = {
         "acquire": "records",
         "max_in_flight": "5",

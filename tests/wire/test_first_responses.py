@@ -39,7 +39,7 @@ class TwoWriters:
         messages.decoder_of.cache_clear()
 
     def _begin(self) -> Any:
-        """Be at the place where kafka-python has replaced the class, and has not read it yet."""
+        """Stop the writer where kafka-python has replaced the class and not read it yet."""
         if threading.get_ident() != self._first:
             self._begun.set()
             self._ended.wait(10)
@@ -49,7 +49,7 @@ class TwoWriters:
         return self._context()
 
     def both(self, work: Callable[[], Any]) -> tuple[Any, Any]:
-        """Return what both threads get."""
+        """Do ``work`` in both threads; return both results."""
         self._work = work
         with self._threads:
             first = work()
