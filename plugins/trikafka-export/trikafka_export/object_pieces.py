@@ -41,8 +41,10 @@ from .object_address import ObjectAddress
 from .objects import Objects, objects_at, together
 from .piece_log import ExportPiece, PieceLog, StagedFile
 
+#: The folder of the export's own objects in a destination, and that of files before their copy.
 OURS = "_trikafka"
 WORK = f"{OURS}/work"
+#: Held while the process's directory is created, so that threads create one.
 _making = threading.Lock()
 
 

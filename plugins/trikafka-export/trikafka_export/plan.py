@@ -1,6 +1,6 @@
 """The plan of an export: its ranges of offsets, and the destination's state.
 
-Pure functions. This module owns the names of data files. A name in a stored plan is never computed
+No I/O. This module owns the names of data files. A name in a stored plan is never computed
 again, so a later version may name files differently. :mod:`.plan_json` has the form on disk.
 """
 
@@ -323,7 +323,7 @@ def listed(topics: Sequence[str]) -> str:
 def turns(ranges: Sequence[PlannedRange]) -> list[PlannedRange]:
     """Return the ranges in an order in which partitions alternate.
 
-    So a stuck partition does not occupy all workers.
+    Then a partition that does not respond does not occupy all workers.
     """
     counts: dict[TopicPartition, int] = {}
     keyed = []
