@@ -213,7 +213,8 @@ class MemberDescription:
         instance_id: The id of a static member; ``None`` for others.
         rack: The member's rack, if it named one.
         epoch: The member's epoch; ``None`` in the classic protocol.
-        target_assignment: The partitions that it shall have; ``None`` if its protocol has none.
+        target_assignment: The partitions that the group plans for it; ``None`` if its protocol has
+            no such plan.
         topics: The topics that it subscribed to by name.
         pattern: The pattern that it subscribed to; ``None`` if there is none.
     """

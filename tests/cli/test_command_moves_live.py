@@ -51,7 +51,7 @@ def test_partitions_are_moved_by_a_plan(command: Command, topic: str, tmp_path: 
     plan.write_text("{}")
     assert "is not a plan such as" in command(*by_plan).err
     assert "no live broker 9; it has 0" in command(*move, "--to", "9").err
-    assert "shall have 2 replicas" in command(*move, "--replicas", "2").err
+    assert "needs 2 replicas" in command(*move, "--replicas", "2").err
     assert found(command, "reassign", "status", "-t", topic) == []
     assert b"no reassignment is under way" in command("reassign", "cancel", "-t", topic).out
 

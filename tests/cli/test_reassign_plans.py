@@ -38,7 +38,7 @@ def test_other_number_of_replicas() -> None:
     now = {T[0]: (1, 2, 3), T[1]: (2, 3, 1)}
     assert planned(now, [1, 2, 3], 1, NO_RACKS) == {T[0]: (1,), T[1]: (2,)}
     assert planned({T[0]: (1,)}, [1, 2, 3], 2, NO_RACKS) == {T[0]: (1, 2)}
-    with pytest.raises(click.ClickException, match=r"t-0 shall have 4 replicas.*3 brokers"):
+    with pytest.raises(click.ClickException, match=r"t-0 needs 4 replicas.*3 brokers"):
         planned(now, [1, 2, 3], 4, NO_RACKS)
 
 
@@ -102,7 +102,7 @@ def test_emptied_broker_keeps_nothing() -> None:
         T[2]: (1, 3),
         T[3]: (3,),
     }
-    with pytest.raises(click.ClickException, match=r"shall have 2 replicas.*are 1 brokers"):
+    with pytest.raises(click.ClickException, match=r"needs 2 replicas.*are 1 brokers"):
         planned({T[0]: (1, 2)}, [2], None, NO_RACKS, [1])
     now = {T[0]: (1, 2), T[1]: (2,)}
     assert planned(now, [2], 1, NO_RACKS, [1]) == {T[0]: (2,), T[1]: (2,)}
@@ -247,7 +247,7 @@ def test_replica_in_its_directory_stays(command: Command, disks: Disks, tmp_path
     ("parts", "reason"),
     [
         (part(0, [1], "/c"), "broker 1 has no log directory '/c'; it has /a, /b"),
-        (part(0, [7]), "t-0 shall go to broker 7, and the cluster has no such live broker"),
+        (part(0, [7]), "t-0 cannot move to broker 7: the cluster has no such live broker"),
     ],
 )
 def test_plan_that_cannot_be_is_refused(
@@ -379,7 +379,7 @@ def test_broker_is_emptied_of_all_topics(command: Command, three: None) -> None:
         (("--off", "0", "--to", "0,1"), 2, "broker 0 is in --to and in --off: choose one"),
         (("--off", "0,x"), 2, "Invalid value for --off: '0,x' is not a list of broker numbers"),
         (("--off", "0", "--file", __file__), 2, "give --topic or --off, or --file alone"),
-        (("--off", "0,1"), 1, "shall have 2 replicas, and there are 1 brokers for them"),
+        (("--off", "0,1"), 1, "needs 2 replicas, and there are 1 brokers for them"),
     ],
 )
 def test_broker_that_cannot_be_emptied(

@@ -56,13 +56,13 @@ def command(common: Common) -> None:
     "--to",
     "brokers",
     metavar="BROKER,...",
-    help="The brokers that shall have the replicas. Default: all live brokers.",
+    help="The brokers to move the replicas to. Default: all live brokers.",
 )
 @click.option(
     "--off",
     metavar="BROKER,...",
-    help="Brokers, live or not, that shall have none of these replicas. Without --topic: of all "
-    "topics.",
+    help="Brokers, live or not, to move all of these replicas away from. Without --topic: those of "
+    "all topics.",
 )
 @click.option(
     "--replicas",
@@ -200,7 +200,7 @@ def planned(
         count = len(now[tp]) if replicas is None else replicas
         if count > len({*own, *brokers}):
             raise click.ClickException(
-                f"{tp} shall have {count} replicas, and there are {len({*own, *brokers})} brokers "
+                f"{tp} needs {count} replicas, and there are {len({*own, *brokers})} brokers "
                 "for them; --replicas or --to changes that"
             )
         while len(own) > count:

@@ -26,7 +26,7 @@ _THERE_WITHIN = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The replicas of each partition, and the directories that some of them shall be in."""
+    """The planned replicas of each partition, and the log directories for some of them."""
 
     replicas: Mapping[TopicPartition, Replicas]
     directories: Mapping[TopicPartitionReplica, str]
@@ -100,7 +100,7 @@ def check_brokers(
     for tp, replicas in wanted.items():
         if missing := [each for each in replicas if each not in live and each not in now[tp]]:
             raise click.ClickException(
-                f"{tp} shall go to broker {missing[0]}, and the cluster has no such live broker; "
+                f"{tp} cannot move to broker {missing[0]}: the cluster has no such live broker; "
                 f"it has {', '.join(map(str, sorted(live)))}"
             )
 

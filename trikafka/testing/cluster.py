@@ -650,7 +650,7 @@ class ScriptedCluster:
             topic: The topic.
             partition: The partition.
             before: The first offset that stays on the brokers.
-            readable: False if a fetch of the others shall fail with
+            readable: False to let a fetch of the others fail with
                 OFFSET_MOVED_TO_TIERED_STORAGE.
         """
         log = self.partition(topic, partition)

@@ -307,8 +307,8 @@ class Admin(MeteredClient):
 
         Args:
             totals: For each topic, the number of partitions afterwards.
-            assignments: For some of the topics the brokers that shall have each new partition; the
-                first broker is the preferred leader. Otherwise the cluster chooses them.
+            assignments: For some of the topics, the brokers for each new partition; the first
+                broker is the preferred leader. The cluster chooses the brokers for other topics.
             validate_only: Let the brokers check the changes without making them.
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
@@ -590,8 +590,8 @@ class Admin(MeteredClient):
         those that are not complete.
 
         Args:
-            targets: For each partition the brokers that shall have it, the preferred leader first;
-                ``None`` cancels its reassignment.
+            targets: For each partition its new brokers, the preferred leader first; ``None``
+                cancels its reassignment.
             allow_replication_factor_change: False refuses a target with more or fewer replicas than
                 the partition has (Kafka 4.1, KIP-860).
             timeout: Seconds (default: ``default_api_timeout_ms``).

@@ -16,7 +16,7 @@ from ...types import OffsetSpec, TopicPartition
 from .messages import by_topic, named, partition_error, partitions_of
 from .routing import Parts, Routing
 
-#: In a DeleteRecords request: up to the last stable record of all replicas.
+#: Stands for the partition's high watermark in a DeleteRecords request.
 _END = -1
 
 
@@ -49,7 +49,7 @@ async def delete_records(
     parts: Parts[TopicPartition, int],
     before: Mapping[TopicPartition, int],
 ) -> None:
-    """Let the leaders delete the records of the partitions that are left."""
+    """Ask the leaders to delete the records of those partitions that have no result yet."""
     topic = DeleteRecordsRequest.DeleteRecordsTopic
     part = topic.DeleteRecordsPartition
 
@@ -82,7 +82,7 @@ async def delete_records(
 
 
 async def delete_groups(routing: Routing, call: RunningCall, parts: Parts[str, None]) -> None:
-    """Let the coordinators delete the groups that are left."""
+    """Ask the coordinators to delete those groups that have no result yet."""
 
     def read(response: Any, groups: list[str]) -> None:
         for each in response.results:

@@ -18,7 +18,7 @@ from .messages import by_topic, of_partition, partitions_of, words
 from .routing import Parts, Routing
 from .types import checked_brokers
 
-#: The brokers that shall have a partition; ``None`` cancels its reassignment.
+#: The new brokers of a partition; ``None`` cancels its reassignment.
 Targets = dict[TopicPartition, tuple[int, ...] | None]
 #: The version that can forbid another number of replicas (KIP-860).
 _SINCE_SAME_FACTOR = 1

@@ -40,8 +40,8 @@ class StreamsMember:
         client_host: The address from which it connects.
         process_id: The id of its process, which may have several members.
         topology_epoch: The epoch of the topology that the member runs.
-        tasks: The tasks that it has.
-        target_tasks: The tasks that it shall have.
+        tasks: The member's tasks now.
+        target_tasks: The member's tasks in the target assignment.
     """
 
     member_id: str

@@ -135,8 +135,8 @@ class NewTopic:
         partitions: The number of partitions; -1 means the broker's default.
         replication_factor: The number of replicas; -1 means the broker's default.
         config: The topic's own settings, by Kafka's names.
-        assignments: For each partition, by number from 0, the brokers that shall have it; the first
-            one is the preferred leader. It stands for ``partitions`` and ``replication_factor``.
+        assignments: For each partition, by number from 0, its brokers; the first one is the
+            preferred leader. Replaces ``partitions`` and ``replication_factor``.
     """
 
     partitions: int = -1
