@@ -91,10 +91,10 @@ def _objects(block: bytes) -> list[dict[str, Any]] | None:
     end = len(text)
     while at < end:
         try:
-            thing, at = _parse(text, at)
+            line, at = _parse(text, at)
         except (ValueError, RecursionError, StopIteration):
             return None
-        found.append(thing)
+        found.append(line)
         if at < end and text[at] == "\r":
             at += 1
         if at < end and text[at] != "\n":

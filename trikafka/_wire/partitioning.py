@@ -1,4 +1,4 @@
-"""Partitioning by key, the same as the Java client's and librdkafka's, by their names."""
+"""Partitioning by key, with the names and the results of Java's client and librdkafka."""
 
 from __future__ import annotations
 

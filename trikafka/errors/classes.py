@@ -133,7 +133,8 @@ class PluginError(TrikafkaError):
     * An error of trikafka that a plugin raises stays that error, and a retriable one is retried.
       Any other error becomes this one, as its cause. So does a function that is async where it must
       be plain, or the other way round.
-    * A value of a wrong type causes any error. Values are not checked; a type checker finds them.
+    * A value of a wrong type may cause any error. Values are not checked; a type checker is to
+      find them.
     * A plugin that hangs in a method makes the call that waits for it raise
       :exc:`KafkaTimeoutError`. One that hangs in ``run`` is named by warnings and by ``health()``.
     * If ``run`` or a task of ``start_soon`` raises, or ``run`` returns, the client ends with a
@@ -169,7 +170,7 @@ class NotOpenError(IllegalStateError, AttributeError):
 class KafkaTimeoutError(TrikafkaError, trio.TooSlowError):
     """A call did not finish within its limit, which spans all attempts.
 
-    What to do: read ``last_error``: it says what stood in the way.
+    What to do: read ``last_error``, the reason why the last attempt failed.
 
     Attributes:
         call: The name of the call.
@@ -294,7 +295,7 @@ class TransactionNotOpenError(TransactionError):
 
     If its coordinator refused the request, that error is the cause.
 
-    What to do: list transactions again: the one to end is not open.
+    What to do: list the transactions again, and end one that is still open.
     """
 
 
@@ -544,7 +545,7 @@ class CommitFailedError(TrikafkaError):
 class PollIntervalExceededError(CommitFailedError):
     """The member left its group, because the time between two receives was too long (KIP-62).
 
-    What to do: raise ``max_poll_interval_ms``, or take fewer records (KIP-62).
+    What to do: raise ``max_poll_interval_ms``, or take fewer records at a time.
 
     Attributes:
         setting: The setting that bounds the time, ``max_poll_interval_ms``.

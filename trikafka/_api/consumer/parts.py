@@ -128,7 +128,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.notify_opened()
 
     def _assigned(self, assignment: Assignment) -> None:
-        """Adapt to partitions that were added or removed."""
+        """Forget commits and readers of partitions that are no longer assigned."""
         self.group.forget_others(assignment)
         self.readers.forget_others(assignment)
 

@@ -1,6 +1,6 @@
 """The coordinator manager: which broker coordinates a group or a transactional id.
 
-Nothing else writes that cache. Each coordinator is in one of four states, as in Kafka's design of a
+Nothing else writes the cache of coordinators. Each coordinator is in one of four states, as in Kafka's design of a
 consumer thread:
 
 * DOWN: the client is not open. Follows any state.
@@ -124,9 +124,9 @@ class Coordinators:
         # others are (FindCoordinator is answered by any broker), once a second until it responds
         # again or coordinates nothing more. The known coordinator stays in the cache meanwhile: a
         # broker that is merely slow is still the coordinator, and each request of the group would
-        # otherwise begin with a look-up. Once the answer is another broker, `look_again` closes the
-        # connections to the old one, so that requests in flight there fail and are repeated at the
-        # new one.
+        # otherwise begin with a look-up. Once a response names another broker, `look_again` closes
+        # the connections to the old one, so that requests in flight there fail and are repeated at
+        # the new one.
         if node.node_id not in self._doubted and self._places_at(node):
             self._doubted.add(node.node_id)
             self._start_soon(self._replace, node)

@@ -103,7 +103,7 @@ class Metadata:
         # The head start of the node that a refresh under way has asked last.
         self._head = trio.CancelScope()
         # By broker: when another broker was last seen to have taken over one of its partitions.
-        self._left: dict[int, float] = {}
+        self._lost_leadership: dict[int, float] = {}
         brokers.outages.when_silent(self._silent)
         self._start_soon = start_soon
         self._flight = SingleFlight(start_soon, self._look_up)
@@ -260,8 +260,9 @@ class Metadata:
         """Ask the bootstrap addresses; return the responses and the errors.
 
         A cluster that has just started knows of no broker for a moment. In that case the addresses
-        are asked again, for up to ``default_api_timeout_ms``. Where no name can be resolved, as
-        before the DNS of a new pod is ready, they are for up to ``bootstrap_resolve_timeout_ms``.
+        are asked again, for up to ``default_api_timeout_ms``. If no name can be resolved, as before
+        the DNS of a new pod is ready, they are asked again for up to
+        ``bootstrap_resolve_timeout_ms``.
         """
         retry = Retry(self._config)
         began = trio.current_time()
@@ -366,7 +367,7 @@ class Metadata:
         the new leaders were known first. Only connections whose unanswered request is older than
         the move are closed (``begun_by``).
         """
-        if (when := self._left.get(node.node_id)) is not None:
+        if (when := self._lost_leadership.get(node.node_id)) is not None:
             self._brokers.leave(node, _BY_LEADER, begun_by=when)
 
     def _next_refresh(self) -> float:
@@ -471,7 +472,7 @@ class Metadata:
         return await _read_checked(response, node, names)
 
     async def _ask_controller(self, node: Node) -> ClusterSnapshot:
-        """Return the controllers as nodes; of topics a controller's clients know nothing."""
+        """Return the controllers as nodes, without topics: controllers describe none to clients."""
         request = DescribeClusterRequest(
             min_version=_SINCE_ENDPOINT_TYPE, endpoint_type=CONTROLLERS
         )
@@ -525,14 +526,16 @@ class Metadata:
         # Both facts are needed. A broker that is merely slow still leads its partitions and keeps
         # its connections. A broker that responds, but has lost a partition, says so itself
         # (NOT_LEADER_OR_FOLLOWER). The two facts arrive in either order: silence first is handled
-        # here, the move first in `_silent`, for which `_left` keeps the times.
+        # here, the move first in `_silent`, for which `_lost_leadership` keeps the times.
         seen = self.snapshot
         self.snapshot = snapshot
-        left = _left(seen, snapshot)
-        self._left = {
-            number: when for number, when in self._left.items() if number in snapshot.nodes
+        left = _former_leaders(seen, snapshot)
+        self._lost_leadership = {
+            number: when
+            for number, when in self._lost_leadership.items()
+            if number in snapshot.nodes
         }
-        self._left.update(dict.fromkeys(left, trio.current_time()))
+        self._lost_leadership.update(dict.fromkeys(left, trio.current_time()))
         for node in self._brokers.outages.unreachable():
             if node.node_id in left:
                 self._brokers.leave(node, _BY_LEADER)
@@ -645,7 +648,7 @@ def _updated(
     return seen.updated(known, keep, now), [*parts, *topics, *known.topics.values()]
 
 
-def _left(before: ClusterSnapshot, after: ClusterSnapshot) -> set[int]:
+def _former_leaders(before: ClusterSnapshot, after: ClusterSnapshot) -> set[int]:
     """Return the brokers that led a partition which another broker leads now."""
     found: set[int] = set()
     for name, topic in after.topics.items():
@@ -712,7 +715,7 @@ def _check(response: MetadataResponse, node: Node | str, names: frozenset[str] |
     if response.topics is None:
         what = "no list of topics"
     if what:
-        error = ProtocolError(f"the metadata of {node} cannot be: it names {what}")
+        error = ProtocolError(f"the metadata response of {node} is impossible: it names {what}")
         # Another broker may send a good response, and so may this one later.
         error.retriable = True
         raise error

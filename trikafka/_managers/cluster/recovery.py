@@ -42,12 +42,12 @@ class Recovery:
             else parse_bootstrap(config.bootstrap_servers)
         )
         self._brokers = brokers
-        self._on = config.metadata_recovery_strategy == "rebootstrap"
+        self._enabled = config.metadata_recovery_strategy == "rebootstrap"
         self._patience = config.metadata_recovery_rebootstrap_trigger_ms / 1000
         self._failing_since: float | None = None
         # By host and port: when a node was overtaken by another one, because it did not respond.
         self._overtaken: dict[tuple[str, int], float] = {}
-        #: why no broker responded; None after a response
+        #: The reason why no broker responded; ``None`` after a response.
         self.last_error: TrikafkaError | None = None
         # True if a connection was misrouted since the last rebootstrap (KIP-1242).
         self.is_misrouted = False
@@ -73,7 +73,7 @@ class Recovery:
         # asked, and the bootstrap addresses only while there are none.
         nodes = list(known)
         random.shuffle(nodes)
-        if not self._on:
+        if not self._enabled:
             return self._away_last(nodes) or self.addresses
         now = trio.current_time()
         if self._failing_since is not None and now - self._failing_since >= self._patience:
@@ -98,7 +98,7 @@ class Recovery:
 
     def asked_for(self, error: TrikafkaError) -> bool:
         """Return whether the error is REBOOTSTRAP_REQUIRED and rebootstrapping is enabled."""
-        return self._on and error.code == ErrorCode.REBOOTSTRAP_REQUIRED
+        return self._enabled and error.code == ErrorCode.REBOOTSTRAP_REQUIRED
 
     def follow(self) -> list[Node]:
         """Return the nodes to ask after REBOOTSTRAP_REQUIRED; close all connections, if it is time.
@@ -116,7 +116,7 @@ class Recovery:
 
     def misrouted(self) -> None:
         """Record that the address of a known broker leads to another one."""
-        self.is_misrouted = self._on and trio.current_time() >= self._rests_until
+        self.is_misrouted = self._enabled and trio.current_time() >= self._rests_until
 
     def overtaken(self, node: Node) -> None:
         """Record that the next node was asked, because this one had not responded in time."""
@@ -157,7 +157,7 @@ class Recovery:
 def _interleaved(nodes: list[Node], bootstrap: list[Node]) -> list[Node]:
     """Return two known brokers, a bootstrap address, a known broker, an address, and so on.
 
-    Were all known brokers gone, an address is reached soon.
+    So an address is reached soon, even if all known brokers are gone.
     """
     order = nodes[:1]
     addresses = list(bootstrap)
