@@ -359,9 +359,9 @@ def load_plugins(
     return manager
 
 
-def call_first(
+def first_answer(
     manager: pluggy.PluginManager, hook: str, shape: type | None = None, **arguments: object
-) -> Any:
+) -> tuple[str, Any] | None:
     """Call a hook whose first result counts; check that result.
 
     Args:
@@ -371,19 +371,11 @@ def call_first(
         arguments: The arguments of the hook.
 
     Returns:
-        The result, or ``None``.
+        The plugin's name and the result; ``None`` if no plugin has one.
 
     Raises:
         PluginError: A plugin failed, or its result does not meet ``shape``.
     """
-    found = first_answer(manager, hook, shape, **arguments)
-    return None if found is None else found[1]
-
-
-def first_answer(
-    manager: pluggy.PluginManager, hook: str, shape: type | None = None, **arguments: object
-) -> tuple[str, Any] | None:
-    """Call a hook as :func:`call_first`; return the plugin's name with the result."""
     found = _answers(manager, hook, arguments, first=True)
     return (found[0][0], _checked(found[0], hook, shape)) if found else None
 
@@ -647,7 +639,7 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         or isinstance(answer, str | bytes)
         or not all(isinstance(each, str) for each in answer)
     ):
-        raise PluginError(f"{who} returned {answer!r}, which is no collection of names")
+        raise PluginError(f"{who} returned {answer!r}, which is not a collection of names")
     if shape is Observer:
         _warn_of_strange_methods(name, answer, frozenset().union(*map(members_of, _WATCHING)))
     return answer

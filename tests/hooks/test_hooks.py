@@ -17,7 +17,7 @@ import trikafka
 from trikafka import PluginError, TopicPartition
 from trikafka._managers.group.heartbeat import Heartbeats
 from trikafka._managers.producer.produce import BatchProducing
-from trikafka.hooks import answers, call_first, load_plugins
+from trikafka.hooks import answers, first_answer, load_plugins
 from trikafka.interfaces import (
     ClientContext,
     ExportFormat,
@@ -225,7 +225,7 @@ def test_failing_hook_is_named_with_its_cause() -> None:
     with pytest.raises(
         PluginError, match=r"^plugin 'SimpleNamespace': trikafka_sink failed: KeyError"
     ) as caught:
-        call_first(
+        first_answer(
             load_plugins([plugin(trikafka_sink=sink)]), "trikafka_sink", scheme="s3", options={}
         )
     assert isinstance(caught.value.__cause__, KeyError)
@@ -240,7 +240,7 @@ def test_plugin_that_exits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         PluginError, match=r"'SimpleNamespace': trikafka_sink failed: SystemExit\('"
     ):
-        call_first(load_plugins([plugin(trikafka_sink=leave)]), "trikafka_sink", scheme="s3")
+        first_answer(load_plugins([plugin(trikafka_sink=leave)]), "trikafka_sink", scheme="s3")
     point = types.SimpleNamespace(name="toys", value="toys:plugin", load=leave)
     monkeypatch.setattr("trikafka.hooks._entry_points", lambda: [point])
     with pytest.raises(PluginError, match=r"^plugin 'toys' \(toys:plugin\) failed to load: System"):
@@ -336,7 +336,9 @@ def test_class_with_static_hooks_is_a_plugin() -> None:
         def trikafka_value_format(name: str) -> object:
             return len
 
-    assert call_first(load_plugins([Regions]), "trikafka_value_format", name="length") is len
+    found = first_answer(load_plugins([Regions]), "trikafka_value_format", name="length")
+    assert found is not None
+    assert found[1] is len
 
 
 def test_misspelt_hook_gets_a_suggestion() -> None:
@@ -377,7 +379,7 @@ def test_entry_points_may_share_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(
             PluginError, match=rf"^plugin '{re.escape(name)}': trikafka_sink failed"
         ):
-            call_first(load_plugins(), "trikafka_sink", scheme="s3")
+            first_answer(load_plugins(), "trikafka_sink", scheme="s3")
         del points[number - 1]
 
 
@@ -403,7 +405,8 @@ def test_options_must_be_names(names: object, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("trikafka.hooks._entry_points", lambda: ())
     manager = load_plugins([plugin(trikafka_sink_options=lambda scheme: names)])
     with pytest.raises(
-        PluginError, match=r"^plugin 'SimpleNamespace': .* returned .*, which is no collection of"
+        PluginError,
+        match=r"^plugin 'SimpleNamespace': .* returned .*, which is not a collection of",
     ):
         answers(manager, "trikafka_sink_options", Collection, scheme="file")
 

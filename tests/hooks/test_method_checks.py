@@ -21,8 +21,8 @@ from trikafka import PluginError, RebalanceListener, TopicPartition, hookimpl
 from trikafka.hooks import (
     answers,
     async_methods,
-    call_first,
     check_takes,
+    first_answer,
     load_plugins,
     members_of,
     unfit_methods,
@@ -280,7 +280,7 @@ def test_wrong_part_of_an_export_is_refused(
 ) -> None:
     manager = load_plugins([plugin(**{f"trikafka_export_{hook}": lambda: made})])
     with pytest.raises(PluginError, match=f"returned an object of A, of which {text}"):
-        call_first(manager, f"trikafka_export_{hook}", shape, name="toy", options={})
+        first_answer(manager, f"trikafka_export_{hook}", shape, name="toy", options={})
 
 
 def test_sink_with_plain_methods_is_refused() -> None:
@@ -288,13 +288,15 @@ def test_sink_with_plain_methods_is_refused() -> None:
     arguments = {"scheme": "toy", "options": {}, "plugins": ()}
     made = types.SimpleNamespace(**vars(SINK))
     manager = load_plugins([plugin(trikafka_sink=lambda: made)])
-    assert call_first(manager, "trikafka_sink", Sink, **arguments) is made
+    found = first_answer(manager, "trikafka_sink", Sink, **arguments)
+    assert found is not None
+    assert found[1] is made
     made.load = lambda: None
     with pytest.raises(PluginError, match="of which load must be `async def`"):
-        call_first(manager, "trikafka_sink", Sink, **arguments)
+        first_answer(manager, "trikafka_sink", Sink, **arguments)
     del made.__aexit__
     with pytest.raises(PluginError, match=r"which is no Sink: it has no __aexit__$"):
-        call_first(manager, "trikafka_sink", Sink, **arguments)
+        first_answer(manager, "trikafka_sink", Sink, **arguments)
 
 
 # Assignors and partitioners.
@@ -349,7 +351,7 @@ async def test_hidden_coroutine_of_a_partitioner_is_named(autojump_clock: MockCl
 def test_hook_gets_arguments_with_defaults() -> None:
     """pluggy would leave out an argument that has a default value."""
     newer = plugin(trikafka_partitioner=lambda name="none", colour="red": (name, colour))
-    assert call_first(load_plugins([newer]), "trikafka_partitioner", name="toy") == ("toy", "red")
+    assert first_answer(load_plugins([newer]), "trikafka_partitioner", name="toy") == ("toy", "red")
 
 
 def test_unknown_argument_is_explained() -> None:
@@ -373,7 +375,7 @@ def test_unknown_argument_is_explained() -> None:
 
 def test_last_plugin_of_the_list_is_asked_first() -> None:
     one, two = (plugin(trikafka_partitioner=lambda name, n=n: n) for n in (1, 2))
-    assert call_first(load_plugins([one, two]), "trikafka_partitioner", name="toy") == 2
+    assert first_answer(load_plugins([one, two]), "trikafka_partitioner", name="toy") == 2
 
 
 @pytest.mark.parametrize(
