@@ -270,7 +270,7 @@ class ConsumerHeartbeats:
                     self._member.identity.instance_id,
                 )
         if parts is not None:
-            self._reconciler.aim(parts)
+            self._reconciler.set_target(parts)
         if not self._reconciler.reached:
             if self._member.state in (MemberState.JOINING, MemberState.STABLE):
                 self._member.to(MemberState.RECONCILING)

@@ -46,17 +46,17 @@ class ConsumerMembership(MembershipBase):
     ) -> None:
         super().__init__(dependencies)
         self._gives_way = gives_way
-        self._to_say = WakeFlag()
+        self._report_due = WakeFlag()
         self._target = TargetReconciler(
-            dependencies, topic_ids, self._to_say.set, lambda: self._heartbeats.send_full()
+            dependencies, topic_ids, self._report_due.set, lambda: self._heartbeats.send_full()
         )
-        self._heartbeats = ConsumerHeartbeats(dependencies, self._to_say, self._target)
+        self._heartbeats = ConsumerHeartbeats(dependencies, self._report_due, self._target)
 
     def rejoin(self, why: str) -> None:
         """Have the coordinator repeat the assignment; the protocol has no other way to rejoin."""
         super().rejoin(why)
         self._heartbeats.send_full()
-        self._target.look()
+        self._target.wake()
 
     async def run(self) -> None:
         # The broker decides the session, so the poll interval is what the user gave (classic: at

@@ -57,8 +57,8 @@ class GroupSession:
     def limit(self) -> float:
         """The seconds without a heartbeat's response after which this member stops.
 
-        ``session_timeout_ms`` counts where it was given and is shorter. Were a longer one to count,
-        two members could deliver the same records.
+        That is ``session_timeout_ms`` if it was given and is shorter than the coordinator's. With a
+        longer one, two members could deliver the same records.
         """
         if self._given is None:
             return self.at_coordinator

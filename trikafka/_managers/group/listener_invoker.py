@@ -379,7 +379,7 @@ def _no_end(error: Exception, name: str, listener: RebalanceListener) -> Excepti
 
 
 def check_listener(listener: RebalanceListener | None) -> None:
-    """Raise :exc:`ConfigurationError` for an object that is no rebalance listener."""
+    """Raise :exc:`ConfigurationError` for an object that is not a rebalance listener."""
     if listener is None:
         return
     if isinstance(listener, type):

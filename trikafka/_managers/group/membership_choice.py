@@ -135,7 +135,7 @@ class MembershipChoice:
                 assignor,
             )
         self._chosen = membership
-        # The subscription may need the other protocol; a waiting receive then raises that.
+        # The subscription may need the other protocol. A waiting receive then raises that error.
         self._dependencies.wake()
 
     async def _offered(self) -> bool:

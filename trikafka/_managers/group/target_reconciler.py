@@ -56,16 +56,17 @@ class WakeFlag:
 class TargetReconciler:
     """The follower of the target assignment.
 
-    ``say`` is called when there is something to report to the coordinator, ``ask_again`` when the
-    assignment cannot be followed and the coordinator has to repeat it.
+    ``send_report`` is called when there is something to report to the coordinator, and
+    ``request_assignment`` when the assignment cannot be followed and the coordinator has to repeat
+    it.
     """
 
     def __init__(
         self,
         dependencies: MembershipDependencies,
         topic_ids: TopicIds,
-        say: Callable[[], None],
-        ask_again: Callable[[], None],
+        send_report: Callable[[], None],
+        request_assignment: Callable[[], None],
     ) -> None:
         self._config = dependencies.config
         self._member = dependencies.member
@@ -74,11 +75,11 @@ class TargetReconciler:
         self._reconciler = dependencies.reconciler
         self._topics = dependencies.topics
         self._topic_ids = topic_ids
-        self._say = say
-        self._ask_again = ask_again
+        self._send_report = send_report
+        self._request_assignment = request_assignment
         self._target = TargetAssignment()
         self._wake_flag = WakeFlag()
-        self._nameless = WakeFlag()
+        self._names_missing = WakeFlag()
         self._left_out: set[str] = set()  # internal topics that a pattern matches, already logged
 
     @property
@@ -100,13 +101,13 @@ class TargetReconciler:
         """Forget the target: the member joins, and owns nothing."""
         self._target = TargetAssignment()
 
-    def aim(self, parts: Iterable[Part]) -> None:
+    def set_target(self, parts: Iterable[Part]) -> None:
         """Follow a new target from the coordinator."""
         self._target.aim(parts)
-        self.look()
+        self.wake()
 
-    def look(self) -> None:
-        """Decide the next step, because the target, the subscription or the cluster has changed."""
+    def wake(self) -> None:
+        """Let the task decide the next step: the target, subscription or cluster has changed."""
         self._wake_flag.set()
 
     async def follow_target(self, seen: ClusterSnapshot) -> None:
@@ -120,8 +121,8 @@ class TargetReconciler:
             while True:
                 seen = await self._topics.changed(seen)
                 if self._topics.match():
-                    self._say()
-                self.look()
+                    self._send_report()
+                self.wake()
 
         await with_background([watch, self._find_names], self._follow)
 
@@ -129,16 +130,16 @@ class TargetReconciler:
         while True:
             await self._wake_flag.wait()
             self._wake_flag.clear()
-            # Revocations come first, and are acknowledged at once (`_say`): other members may take
-            # over these partitions only after that acknowledgement, and must not wait until this
-            # member's own new partitions have their names looked up and their listeners run. The
-            # step is decided again after each wait, because the target may have changed while a
-            # listener ran.
+            # Revocations come first, and are acknowledged at once (`_send_report`): other members
+            # may take over these partitions only after that acknowledgement, and must not wait
+            # until this member's own new partitions have their names looked up and their listeners
+            # run. The step is decided again after each wait, because the target may have changed
+            # while a listener ran.
             while (step := self._step()).revoke:
                 self._member.to(MemberState.RECONCILING)
                 await self._reconciler.revoke(step.revoke)
                 self._target.revoked(step.revoke)
-                self._say()  # at once, because other members wait for these partitions
+                self._send_report()  # at once, because other members wait for these partitions
             if step.added or not (step.unnamed or self._target.reached):
                 await self._assign(step)
 
@@ -147,7 +148,7 @@ class TargetReconciler:
         step = self._target.step(self._topic_ids.known(), self._follows, going)
         self._topics.add({tp.topic for tp in step.wanted})
         if step.unnamed:
-            self._nameless.set()
+            self._names_missing.set()
         return step
 
     def _follows(self, topic: str) -> bool:
@@ -181,14 +182,14 @@ class TargetReconciler:
         await self._reconciler.assign(step.wanted)
         self._target.took(step)
         self._member.to(MemberState.ACKNOWLEDGING)
-        self._say()
+        self._send_report()
 
     async def _find_names(self) -> None:
         """Look up topics that have no name yet, until they have one."""
         retry = Retry(self._config)
         while True:
-            await self._nameless.wait()
-            self._nameless.clear()
+            await self._names_missing.wait()
+            self._names_missing.clear()
             ids = self._target.step(self._topic_ids.known(), self._follows).unnamed
             try:
                 names = await self._topic_ids.look_up(ids) if ids else {}
@@ -197,7 +198,7 @@ class TargetReconciler:
                 names = {}
             if names:
                 self._target.name(names)
-                self.look()
+                self.wake()
             if len(names) == len(ids):
                 retry.reset()
             else:
@@ -212,5 +213,5 @@ class TargetReconciler:
                             "assignment again"
                         )
                         _log.warning(text, self._group, left)
-                    self._ask_again()
-                self._nameless.set()
+                    self._request_assignment()
+                self._names_missing.set()

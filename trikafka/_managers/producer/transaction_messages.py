@@ -24,10 +24,11 @@ from ...errors import BrokerResponseError, DamagedResponseError, from_code
 from ...types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ..commits.offset_messages import parts_by_topic
 
-_V2 = 5  # of EndTxn and TxnOffsetCommit
-_BY_ID = 6  # of TxnOffsetCommit (KIP-1319)
-_TWO_PHASE = 6  # of InitProducerId (KIP-939)
-_RENEWS = 3  # of InitProducerId: a producer may ask for its next epoch (KIP-360)
+# The first versions of requests with these abilities.
+_V2 = 5  # EndTxn and TxnOffsetCommit: transactions in version 2 (KIP-890)
+_BY_ID = 6  # TxnOffsetCommit: topics are named by their ids (KIP-1319)
+_TWO_PHASE = 6  # InitProducerId: two-phase commit (KIP-939)
+_RENEWS = 3  # InitProducerId: a producer may ask for its next epoch (KIP-360)
 
 
 def init_producer_id(
