@@ -60,10 +60,10 @@ def version_text(java: Path) -> str:
 
 @functools.lru_cache
 def _version_text(java: Path, changed: int) -> str:
-    answer = subprocess.run(
+    done = subprocess.run(
         [java, "-version"], capture_output=True, text=True, timeout=60, check=True
     )
-    lines = (answer.stderr + answer.stdout).splitlines()
+    lines = (done.stderr + done.stdout).splitlines()
     # lines about JAVA_TOOL_OPTIONS and the like
     return "\n".join(line for line in lines if "Picked up" not in line)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Properties of shared brokers, unless the ini file has others.
 _PATIENT = {"broker.session.timeout.ms": "18000"}
-#: The broker that all workers of pytest-xdist share has the records of all of them.
+#: JVM options of the broker that all workers of pytest-xdist share: it holds all their records.
 _LARGE = ("-Xmx1g", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: The broker's owner, in the process that starts the workers.
 _LENDER: pytest.StashKey[Lender] = pytest.StashKey()

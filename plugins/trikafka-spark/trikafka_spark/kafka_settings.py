@@ -1,4 +1,4 @@
-"""The options ``kafka.*`` of a job that was written for Java's client. Pure, but for the log.
+"""The options ``kafka.*`` of a job that was written for Java's client. No I/O but the log.
 
 A setting that trikafka's client has too is honoured (:func:`trikafka.from_properties`). A setting
 that tunes Java's client, its threads or its metrics is ignored with a warning. A setting that would
@@ -35,7 +35,7 @@ IGNORED = (
     "sasl.oauthbearer.jwks.endpoint.retry.",
     "internal.",
 )
-#: Settings of a group's member, and of Java's ``poll``. A Spark job is no member of a group, and
+#: Settings of a group's member, and of Java's ``poll``. A Spark job is not a member of a group, and
 #: Spark plans its reads.
 _IGNORED_READING = (
     "group.id",
@@ -112,7 +112,7 @@ def producer_settings(kafka: Mapping[str, str], *, exactly_once: bool = False) -
             checked = {**settings, "transactional_id": "that of a task"}
         else:
             checked = {
-                each: it for each, it in settings.items() if each != "transaction_timeout_ms"
+                name: value for name, value in settings.items() if name != "transaction_timeout_ms"
             }
         ProducerConfig.build(checked)
     return settings

@@ -15,7 +15,7 @@
 #
 # Cancellation: a Spark job can be cancelled by its tag, from any thread. Tags belong to the thread
 # that starts the job, and Trio uses a thread again for other work, so ``_tagged`` removes the tag
-# where it was set. Calls that are no job of Spark's, such as planning, cannot be interrupted: the
+# where it was set. Calls that are not jobs of Spark, such as planning, cannot be interrupted: the
 # thread goes on until it ends, and a warning is logged.
 
 from __future__ import annotations
