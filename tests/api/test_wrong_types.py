@@ -124,7 +124,7 @@ async def told() -> None: ...
             r'sink_options must be a mapping .* sink_options=\{"name": "value"\}, not a text$',
         ),
         ({"sink_options": ["delta"]}, r"sink_options must be a mapping .*, not a list$"),
-        ({"sink_options": {5: "x"}}, r"sink_options must be a mapping .*: 5 is no name$"),
+        ({"sink_options": {5: "x"}}, r"sink_options must be a mapping .*: 5 is not a name$"),
         (
             {"on_progress": 5},
             r"^on_progress must be a plain function \(def\), called with an ExportProgress, not 5$",

@@ -90,7 +90,7 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("export", "t"), "where to? Give the destination after the topic: trikafka export t s3"),
         (("export", "./t"), "which topic?"),
         (("export", "-t", "t"), "Missing argument 'DESTINATION'"),
-        (("consume", "t", "--grep", "("), "'(' is no regular expression"),
+        (("consume", "t", "--grep", "("), "'(' is not a regular expression"),
         (("consume", "t", "--until", "soon"), "--until"),
         (("consume", "t", "--until", "2999-01-01"), "has not come yet"),
         (("consume", "t", "--until", "1769860800"), "add 000 if these are seconds"),
@@ -104,14 +104,14 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("acls", "set", "-u", "a", "-O", "read", "-t", "a*b"), "no other pattern"),
         (
             ("acls", "set", "-u", "a", "-O", "read", "-t", "t", "--host", "db.example"),
-            "--host 'db.example' is no address",
+            "--host 'db.example' is not an address",
         ),
         (("consume", "t", "-G", "g", "--until", "5"), "goes without a group"),
         (("consume", "t", "-f", "%s", "--headers"), "%h prints the headers"),
         (("consume", "t", "--value-format", "avro"), "'base64'"),
         (("produce", "-t", "t", "-f", "csv", "-K", ":"), "-K is for raw lines"),
         (("produce", "-f", "csv"), "which topic?"),
-        (("produce", "-t", "t", "-H", "\udcff=1"), "'\\udcff' is no text in UTF-8"),
+        (("produce", "-t", "t", "-H", "\udcff=1"), "'\\udcff' is not text in UTF-8"),
         (("produce", "-t", "t", "--key-column", "id"), "are for CSV and Parquet"),
         (("produce", "-t", "t", "-f", "parquet", "-k", "x"), "not for Parquet"),
         (("copy",), "which topic?"),
@@ -264,7 +264,7 @@ def test_plugin_adds_a_command_by_its_hook(group: str, tmp_path: Path) -> None:
     assert "Says hello." in trikafka("--help", environment=environment).out.decode()
     assert trikafka("hello", environment=environment).out == b"hello\n"
     ended = trikafka("strange", environment=environment)
-    assert (ended.code, "returned int, which is no click command" in ended.err) == (1, True)
+    assert (ended.code, "returned int, which is not a click command" in ended.err) == (1, True)
 
 
 def test_wrong_command_hook_hides_no_other_command(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_module_that_exits_ends_no_command(tmp_path: Path) -> None:
     assert (ended.code, "(leaves) does not load: SystemExit: no licence" in ended.err) == (1, True)
     ended = trikafka("late", environment=environment)
     assert ended.err == (
-        "Error: the plugin of the command 'late' returned coroutine, which is no click command\n"
+        "Error: the plugin of the command 'late' returned coroutine, which is not a click command\n"
     )
     ended = trikafka("bad", environment=environment)
     assert "Error: the command 'bad' does not load: SystemExit: None" in ended.err

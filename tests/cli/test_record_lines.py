@@ -190,5 +190,5 @@ def test_grep_finds_bytes_beside_a_pattern_for_text() -> None:
 
 @pytest.mark.parametrize("pattern", ["(", "a{99999999999999}"])
 def test_wrong_pattern_is_explained(pattern: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no regular expression"):
+    with pytest.raises(click.BadParameter, match="is not a regular expression"):
         matching(pattern)

@@ -41,7 +41,7 @@ def consumer_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
 
 
 def member_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
-    """Return the opening of a consumer as :func:`consumer_of`, by default of ``t`` in group ``g``."""
+    """Return the opening of a member, by default of the group ``g`` with the topic ``t``."""
     return consumer_of(cluster, *(topics or ("t",)), **({"group_id": "g"} | settings))
 
 

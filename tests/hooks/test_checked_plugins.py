@@ -62,10 +62,10 @@ def group_settings(cluster: ScriptedCluster, assignor: Deals) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("deal", "text"),
     [
-        (lambda member: [T0], "which is no mapping"),
+        (lambda member: [T0], "which is not a mapping"),
         (
             lambda member: {member: [], "else": [T0]},
-            "partitions for 'else', which is no member of the group",
+            "partitions for 'else', which is not a member of the group",
         ),
         (lambda member: {}, "nothing for the member 'trikafka-"),
         (lambda member: {member: None}, "returned None for the member 'trikafka-"),
@@ -300,7 +300,7 @@ class NoMechanism:
             None,
             "PluginError: plugin 'SimpleNamespace': .* None, which .*: it has no first, respond",
         ),
-        (("user", "hidden"), "returned tuple, which is no mechanism: it has no first, respond$"),
+        (("user", "hidden"), "returned tuple, which is not a mechanism: it has no first, respond$"),
         (NoMechanism(), "PluginError: plugin 'SimpleNamespace': .*: it has no first$"),
         (
             Mechanism("text"),

@@ -466,7 +466,7 @@ async def test_assignor_without_a_name_is_refused() -> None:
 
     with pytest.raises(
         PluginError,
-        match=r"^plugin 'Plugin': .* for 'mine' an assignor whose name is no text: 3$",
+        match=r"^plugin 'Plugin': .* for 'mine' an assignor whose name is not text: 3$",
     ):
         async with trikafka.open_consumer(
             "t",

@@ -28,8 +28,8 @@ def realm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ("content", "says"),
     [
         (None, "No such file or directory"),
-        (b"", "the file is no key table"),
-        (b"not keys", "the file is no key table"),
+        (b"", "the file is not a key table"),
+        (b"not keys", "the file is not a key table"),
     ],
 )
 def test_unusable_key_table_is_named(

@@ -165,7 +165,7 @@ def settings(url: str, **more: Any) -> dict[str, Any]:
 async def test_impossible_lifetime_is_refused(lifetime: str) -> None:
     with serving(says(None, f'{{"access_token": "x", "expires_in": {lifetime}}}')) as server:
         with pytest.raises(
-            HandshakeError, match=r"an expires_in that is no number of seconds|gave no token"
+            HandshakeError, match=r"an expires_in that is not a number of seconds|gave no token"
         ):
             await ClientCredentials(config(**settings(server.url()))).token()
 

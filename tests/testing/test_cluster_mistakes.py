@@ -42,7 +42,7 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.append("t", 0, b"xy"), TypeError, "value must be bytes or None, not 120"),
         (lambda c: c.append("t", 0, [("k", b"v")]), TypeError, "key must be bytes or None"),
         (lambda c: c.offer("Fetch", 5), TypeError, r"versions must be \(lowest, highest\)"),
-        (lambda c: c.on("Fetch", 5), TypeError, "the handler of 'Fetch' is no function: 5"),
+        (lambda c: c.on("Fetch", 5), TypeError, "the handler of 'Fetch' is not a function: 5"),
         (lambda c: c.on("Fetch", lambda a: a), TypeError, "cannot be called with 2 arguments"),
     ],
 )
@@ -61,7 +61,7 @@ async def test_mistake_is_named(
     ("given", "said"),
     [
         ({"nodes": 0}, "at least one node"),
-        ({"coordinator": 1}, "coordinator=1 is no node: there are 1, from 0"),
+        ({"coordinator": 1}, "coordinator=1 is not a node: there are 1, from 0"),
         ({"topics": {"t": -1}}, "'t' cannot have -1 partitions"),
         ({"topics": ["t"]}, r"topics must be names with .* such as \{'t': 3\}, not \['t'\]"),
     ],

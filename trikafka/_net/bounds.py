@@ -77,7 +77,7 @@ NAMED: Mapping[str, tuple[int, int]] = {
     ),
     # Some hundred settings, of which some are lists.
     "DescribeConfigs": (4 * _MIB, 0),
-    # 5,000 brokers. Those that are no voters observe the quorum.
+    # 5,000 brokers. Those that are not voters observe the quorum.
     **dict.fromkeys(("DescribeCluster", "DescribeQuorum"), (0, 2 * _MIB)),
     # A page of a thousand partitions.
     "DescribeTopicPartitions": (0, 4 * _MIB),

@@ -282,8 +282,8 @@ class ConnectionSlot:
             raise KafkaConnectionError(
                 f"cannot connect to {node}: {_why(error)}{self._addresses.origin(node)}"
             ) from error
-        # BrokenResourceError: from a dial function of the user. UnicodeError: the host is no valid
-        # name.
+        # BrokenResourceError: from a dial function of the user. UnicodeError: the host is not a
+        # valid name.
         except (trio.BrokenResourceError, UnicodeError) as error:
             raise KafkaConnectionError(
                 f"cannot connect to {node}: {_shown(error) or repr(error)}"

@@ -194,6 +194,6 @@ def _fault(keytab: str) -> str | None:
         return None  # the key table is not a file
     try:
         with open(path if separator else keytab, "rb") as file:
-            return None if file.read(1) == _KEY_TABLE else "the file is no key table"
+            return None if file.read(1) == _KEY_TABLE else "the file is not a key table"
     except OSError as error:
         return error.strerror

@@ -261,7 +261,7 @@ class ClientCredentials:
         # NaN and infinity, which Python's JSON reads, would keep a token for ever.
         if not math.isfinite(lifetime) or lifetime < 0:
             return HandshakeError(
-                f"the token endpoint {place} answered with an expires_in that is no number of "
+                f"the token endpoint {place} answered with an expires_in that is not a number of "
                 "seconds"
             )
         return OAuthToken(token), lifetime

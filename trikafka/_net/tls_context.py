@@ -244,7 +244,7 @@ def trust(context: ssl.SSLContext, name: str, given: str, password: str | None =
     except ConfigurationError:
         raise
     except ValueError as error:
-        raise ConfigurationError(f"{name}: {_shown(given)} is no path: {error}") from error
+        raise ConfigurationError(f"{name}: {_shown(given)} is not a path: {error}") from error
 
 
 def _trust_directory(context: ssl.SSLContext, name: str, path: str) -> None:
@@ -277,7 +277,7 @@ def _in_pem(
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: The setting is no path.
+        ValueError: The setting is not a path.
         ConfigurationError: The store cannot be read.
     """
     if _PEM in given:

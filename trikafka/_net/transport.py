@@ -170,7 +170,7 @@ class StreamTransport:
         await self._stream.send_all(views[0] if len(views) == 1 else memoryview(b"".join(views)))
 
     def send_now(self, views: Views) -> int:
-        """See :class:`Transport`: a stream that is no socket always waits."""
+        """See :class:`Transport`: a stream that is not a socket always waits."""
         return 0
 
     async def aclose(self) -> None:

@@ -57,7 +57,7 @@ def checked_partitions(given: Iterable[Any]) -> list[TopicPartition]:
     """Return the partitions that a caller named, checked.
 
     Raises:
-        ConfigurationError: ``given`` is no collection, or an item is not a partition.
+        ConfigurationError: ``given`` is not a collection, or an item is not a partition.
     """
     if isinstance(given, str | TopicPartition) or not isinstance(given, Iterable):
         raise ConfigurationError(

@@ -418,7 +418,7 @@ def _position_of_throttle(outgoing: EncodedRequest) -> int | None:
     response_class = outgoing.response_class
     if not isinstance(response_class, type(ApiMessage)):
         return response_class.throttle_position  # type: ignore[no-any-return]
-    # kafka-python gives a weak reference to the class, which is no key.
+    # kafka-python gives a weak reference to the class, which cannot be the key of a cache.
     return _throttle_position(response_class[None], outgoing.version)
 
 

@@ -26,7 +26,7 @@ def crossing(
 
 
 def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that calls a method of the Trio client that is no coroutine function."""
+    """Return a method that calls a method of the Trio client that is not a coroutine function."""
 
     @wraps(method)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -269,7 +269,7 @@ def _check(call: str, client: object, kind: type[Client]) -> None:
 def _bridged(guest: Guest, what: str, function: Any) -> Any:
     """Return an async function for Trio that calls ``function`` in asyncio.
 
-    Anything that is no function is returned unchanged: Trio's side refuses it.
+    Anything that is not a function is returned unchanged: Trio's side refuses it.
     """
     if not callable(function):
         return function

@@ -259,7 +259,7 @@ def _address(host: str) -> str:
     """Return the host of a new rule as brokers write the addresses that they compare with it.
 
     Raises:
-        click.UsageError: It is no address, so that the rule would never apply.
+        click.UsageError: It is not an address, so that the rule would never apply.
     """
     from .._api.admin.acls import broker_address
 
@@ -269,7 +269,7 @@ def _address(host: str) -> str:
         return broker_address(host)
     except ValueError:
         raise click.UsageError(
-            f"--host {host!r} is no address: brokers compare the client's address with it, and "
+            f"--host {host!r} is not an address: brokers compare the client's address with it, and "
             "look up no names"
         ) from None
 

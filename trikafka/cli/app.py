@@ -289,7 +289,7 @@ def _load(offer: Subcommand) -> click.Command:
             command.close()
         raise click.ClickException(
             f"the plugin of the command {offer.name!r} returned {type(command).__name__}, which "
-            "is no click command"
+            "is not a click command"
         )
     return command
 

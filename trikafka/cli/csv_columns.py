@@ -284,7 +284,7 @@ def _numbers(texts: Sequence[str]) -> list[int | None]:
     """Return the numbers of a column; an empty text is null.
 
     Raises:
-        ValueError: One is no whole number from 0.
+        ValueError: One is not a whole number from 0.
     """
     if (digits := "".join(texts)) and not (digits.isascii() and digits.isdigit()):
         raise ValueError("no number")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..types import TopicPartition
 
 
-#: What a word means that is no group, by other tools' habits.
+#: What a word means that is not a group, by other tools' habits.
 _HINTS = {
     **{verb: f"; did you mean --{verb}?" for verb in ("list", "describe", "delete")},
     **dict.fromkeys(

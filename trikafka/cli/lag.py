@@ -30,7 +30,7 @@ _CLEAR = "\x1b[H\x1b[2J"
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="The time between two looks of --watch.",
+    help="With --watch: the time between two reports.",
 )
 @click.option(
     "--by-group", is_flag=True, help="A row for each group, with the sum of its partitions."
@@ -42,8 +42,8 @@ def lag(
 ) -> None:
     """Show how many records groups have still to read: of those that are given, or of all.
 
-    With --watch, RATE is the number of records that the group passed in a second since the look
-    before.
+    With --watch, RATE is the number of records a second that the group has passed since the last
+    report.
     """
     from .._api.admin.opening import open_admin
     from ..config import AdminConfig
@@ -57,13 +57,13 @@ def lag(
         async with open_admin(**common.settings(AdminConfig)) as admin:
             with stop.here():
                 while True:
-                    found = await _look(admin, list(names))
+                    found = await _read_places(admin, list(names))
                     now = time.monotonic()
                     rows = _rows(found, before, now - then)
                     _show(_summed(rows) if by_group else rows, output, watch, by_group)
                     if not watch:
                         return
-                    failed = noted_failures()  # the next look may succeed
+                    failed = noted_failures()  # the next attempt may succeed
                     warning = sentence(failed)[0] if failed is not None else ""
                     if warning and warning != warned:
                         warn(warning)
@@ -74,7 +74,7 @@ def lag(
     run(main)
 
 
-async def _look(admin: Admin, names: list[str]) -> dict[str, Places]:
+async def _read_places(admin: Admin, names: list[str]) -> dict[str, Places]:
     """Return committed offset and end of each partition, by group."""
     from ..types import OffsetSpec, TopicPartition
 
@@ -144,7 +144,7 @@ def _summed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def at_least(total: int | None, unknown: int) -> int | str | None:
-    """Return a sum as a table shows it: marked if ``unknown`` numbers are missing in it."""
+    """Return a sum as a table shows it, marked if ``unknown`` numbers are missing from it."""
     return f"at least {total}" if unknown and total is not None else total
 
 

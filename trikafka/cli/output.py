@@ -110,7 +110,7 @@ class Output:
             raise
 
     async def broken(self) -> None:
-        """Wait until the reader has gone; forever if the output is no pipe.
+        """Wait until the reader has gone; forever if the output is not a pipe.
 
         Without this, a command that waits for records would not notice. On Windows a pipe cannot be
         waited for, so there the next write notices.

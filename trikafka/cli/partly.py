@@ -235,7 +235,7 @@ async def named_groups(
     Args:
         admin: The admin client.
         names: The groups.
-        hints: The end of the error for a word that is no group.
+        hints: The end of the error for a word that is not a group.
 
     Raises:
         click.ClickException: There is no such group, or the word for one has a hint.

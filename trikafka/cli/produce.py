@@ -102,7 +102,7 @@ def command(
         raise click.UsageError("-k, -H and -Z are not for Parquet: its columns say it all")
     for name, _ in headers:
         if not _is_text(name):
-            raise click.BadParameter(f"{name!r} is no text in UTF-8", param_hint="--header")
+            raise click.BadParameter(f"{name!r} is not text in UTF-8", param_hint="--header")
     delimiter = None if key_delimiter is None else literal(key_delimiter)
     plan = ProducePlan(
         files=files or ("-",),
@@ -153,7 +153,7 @@ def _form_of(files: tuple[str, ...]) -> str:
 def _check_files(files: tuple[str, ...], topic: str | None) -> None:
     """Check that each file exists.
 
-    An argument that is no file, without ``--topic``, is probably the topic; the error suggests
+    An argument that is not a file, without ``--topic``, is probably the topic; the error suggests
     that.
     """
     for name in files:

@@ -119,7 +119,9 @@ def _bytes(name: str, value: object) -> bytes | None:
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise BadLineError(f"{name} holds half of a surrogate pair, which is no text") from None
+            raise BadLineError(
+                f"{name} holds half of a surrogate pair, which is not text"
+            ) from None
     if isinstance(value, dict) and set(value) == {"base64"} and isinstance(value["base64"], str):
         try:
             return base64.b64decode(value["base64"], validate=True)
@@ -422,13 +424,13 @@ def matching(pattern: str) -> Callable[[Record], bool]:
     The pattern may match a part of the key, of the value or of a header's value.
 
     Raises:
-        click.BadParameter: The pattern is no regular expression.
+        click.BadParameter: The pattern is not a regular expression.
     """
     try:
         in_text = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise click.BadParameter(
-            f"{pattern!r} is no regular expression: {error}", param_hint="--grep"
+            f"{pattern!r} is not a regular expression: {error}", param_hint="--grep"
         ) from None
     in_bytes = None
     with suppress(re.error, ValueError):  # Some patterns are for text only, such as (?u).

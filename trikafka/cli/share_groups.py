@@ -71,7 +71,7 @@ async def _chosen(admin: Admin, names: Collection[str]) -> list[str]:
     """Return the named share groups, or all; note those that are missing or of another kind.
 
     Raises:
-        ClickException: The only group is missing, or is no share group.
+        ClickException: The only group is missing, or is not a share group.
         AdminErrors: None of several is a share group.
     """
     if not names:

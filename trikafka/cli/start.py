@@ -120,7 +120,7 @@ def past_time(text: str) -> int:
     """Return the time of ``--until`` in milliseconds since the epoch.
 
     Raises:
-        click.BadParameter: The text is no time, or one that has not come yet.
+        click.BadParameter: The text is not a time, or is a time in the future.
         click.UsageError: Milliseconds that look like seconds.
     """
     ms = _time(text.removeprefix("@"), "--until")

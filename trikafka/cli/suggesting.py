@@ -195,7 +195,7 @@ class Suggesting(click.Group):
         return super().parse_args(ctx, args)
 
     def _words(self, ctx: click.Context, args: list[str]) -> set[str]:
-        """Return the words among the default command's arguments that are no value of an option.
+        """Return the words among the default command's arguments that are not the value of an option.
 
         Such a value may be equal to a command: a user may have the name ``list``.
         """

@@ -69,7 +69,7 @@ def _numbers(form: str, numbers: Sequence[Any] | None) -> array[int] | None:
 
 
 def _column(texts: Sequence[Any] | None) -> BinaryColumn | tuple[()] | None:
-    """Return texts as a column, ``()`` for a column of nulls; ``None``: one is no text."""
+    """Return texts as a column, ``()`` for a column of nulls; ``None``: one is not text."""
     if texts is None:
         return ()
     try:

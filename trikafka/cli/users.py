@@ -160,7 +160,7 @@ def _password(file: str | None, variable: str | None) -> str:
         except OSError as error:
             raise click.UsageError(f"cannot read {file!r}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise click.UsageError(f"{file!r} is no text in UTF-8") from None
+            raise click.UsageError(f"{file!r} is not text in UTF-8") from None
         if not password:
             raise click.UsageError(f"the first line of {file!r} is empty")
         return password

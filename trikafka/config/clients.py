@@ -41,7 +41,7 @@ class ClientConfig(SecurityConfig):
     """
 
     #: The settings that :meth:`build` received (``None`` counts as not given). A default may be
-    #: adjusted where an explicit value may not. This is no setting and therefore no field:
+    #: adjusted where an explicit value may not. This is not a setting and therefore no field:
     #: ``build`` writes it into the instance.
     explicit: ClassVar[frozenset[str]] = frozenset()
     #: The function that takes these settings, for errors.

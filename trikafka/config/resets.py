@@ -69,7 +69,7 @@ def _milliseconds(text: str, duration: str) -> int:
         why = (
             "years, months and weeks are not taken, write days (P30D)"
             if re.search(r"\d[YMW]", date)
-            else "it is no duration"
+            else "it is not a duration"
         )
         raise ConfigurationError(f"{where}: {why}")
     parts = [found["days"], found["hours"], found["minutes"], found["seconds"]]

@@ -53,7 +53,7 @@ def check_pattern(pattern: re.Pattern[Any] | SubscriptionPattern) -> None:
     """Raise :exc:`ConfigurationError` unless a pattern can match names of topics.
 
     A pattern of bytes would fail at the first name that it meets, in the background. A broker's
-    pattern that is no text would be written as one, and match nothing.
+    pattern that is not text would be written as one, and match nothing.
     """
     if isinstance(pattern, re.Pattern):
         if isinstance(pattern.pattern, bytes):
@@ -74,7 +74,7 @@ def check_topics_given(call: str, topics: Sequence[object]) -> tuple[str, ...]:
     """Return the topics passed to ``call`` as separate arguments.
 
     Raises:
-        ConfigurationError: An argument is no topic name.
+        ConfigurationError: An argument is not a topic name.
     """
     for topic in topics:
         if isinstance(topic, Mapping):  # settings, as confluent-kafka takes them; not shown

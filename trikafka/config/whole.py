@@ -11,7 +11,7 @@ def whole(number: object) -> Any:
 
     Anything else is returned as it is: the check of the argument comes after this.
     """
-    # A function is no number; unittest's MagicMock is both.
+    # A function is not a number; unittest's MagicMock is both.
     if isinstance(number, int) or callable(number) or not hasattr(number, "__index__"):
         return number
     try:

@@ -33,7 +33,7 @@ _XERIAL = b"\x82SNAPPY\x00"
 
 
 class BadBatch(Exception):
-    """The bytes are no complete, valid record batch.
+    """The bytes are not a complete, valid record batch.
 
     ``code`` is the error code of the broker's response.
     """

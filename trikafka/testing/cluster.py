@@ -140,7 +140,7 @@ class ScriptedCluster:
         if nodes < 1:
             raise ValueError("a cluster needs at least one node")
         if not 0 <= coordinator < nodes:
-            raise ValueError(f"coordinator={coordinator} is no node: there are {nodes}, from 0")
+            raise ValueError(f"coordinator={coordinator} is not a node: there are {nodes}, from 0")
         self._state = State(nodes, self.now_ms, cluster_id, racks, fetch_sessions)
         self._state.coordinator = coordinator
         self._state.auto_create = auto_create_topics
@@ -495,7 +495,7 @@ class ScriptedCluster:
         keeps the client waiting.
         """
         if not callable(handler):
-            raise TypeError(f"the handler of {api!r} is no function: {handler!r}")
+            raise TypeError(f"the handler of {api!r} is not a function: {handler!r}")
         check_takes(handler, (None, None), TypeError, f"the handler of {api!r}", may_wait=True)
         return self._rule(api, Handle(handler), times, node, where)
 

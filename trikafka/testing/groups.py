@@ -242,7 +242,7 @@ def _commit_refusal(call: ScriptedCall) -> int:
     generation = request.generation_id_or_member_epoch
     group = call.groups.by_id.get(request.group_id)
     if group is None or group.empty:
-        # A consumer that is no member may commit to an empty group.
+        # A consumer that is not a member may commit to an empty group.
         if generation < 0:
             return ErrorCode.NONE
         if group is not None:

@@ -32,7 +32,7 @@ Versions: TypeAlias = tuple[int, int]
 _MODULES = (consumer, producer, metadata, admin, sasl)
 _NAMES = [
     (module, name) for module in _MODULES for name in module.__all__ if "Bytes" not in name
-]  # names with "Bytes" are no messages
+]  # names with "Bytes" are not messages
 _CLASSES = {name: getattr(module, name) for module, name in _NAMES} | missing_messages.CLASSES
 REQUESTS: dict[int, Any] = {
     cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Request")

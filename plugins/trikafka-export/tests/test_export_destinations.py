@@ -21,10 +21,10 @@ import trikafka
 from trikafka import ConfigurationError, ExportError
 
 ICEBERG = (
-    "the place of an Iceberg table, in which plain files are no part of the table; exports go "
+    "the place of an Iceberg table, in which plain files are not part of the table; exports go "
     "there with format=iceberg"
 )
-DELTA = "a Delta table, in which plain files are no part of the table; exports go there with format=delta"
+DELTA = "a Delta table, in which plain files are not part of the table; exports go there with format=delta"
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -305,6 +305,6 @@ def test_command_writes_and_checks_a_table(
             ["export", topic, lake.destination, "-b", kafka_broker.bootstrap_servers], code=2
         )
         assert (
-            "is a Delta table, in which plain files are no part of the table; exports go there "
+            "is a Delta table, in which plain files are not part of the table; exports go there "
             "with format=delta"
         ) in said

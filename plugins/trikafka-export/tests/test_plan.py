@@ -254,7 +254,7 @@ def spoiled(**changes: object) -> str:
         ({"r1__from": 3}, "which overlap"),
         ({"r2__to": 90}, "beyond its own position 25"),
         ({"t__0": 3}, "beyond its own position 3"),
-        ({"t__5": -3}, "positions that are no offsets: -3 of t-5"),
+        ({"t__5": -3}, "positions that are not offsets: -3 of t-5"),
         ({"r0__partition": -1}, "no range of offsets"),
     ],
 )

@@ -144,7 +144,10 @@ async def test_failing_writer_loses_no_record(
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(fails, "failed: KeyError"), (lambda *given: "2", "returned '2', which is no number of rows")],
+    [
+        (fails, "failed: KeyError"),
+        (lambda *given: "2", "returned '2', which is not a number of rows"),
+    ],
 )
 async def test_failing_count_is_named(count: Any, text: str, tmp_path: Path) -> None:
     async with cluster_of() as cluster:

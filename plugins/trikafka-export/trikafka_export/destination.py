@@ -100,7 +100,7 @@ def hidden_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     names and the values are judged.
 
     Raises:
-        ConfigurationError: The options are no mapping of names to values.
+        ConfigurationError: The options are not a mapping of names to values.
     """
     _check_options(options)
 
@@ -121,7 +121,7 @@ def _check_options(given: object) -> None:
         raise ConfigurationError(f"sink_options must be {example}, not {what}")
     for name in given or ():
         if not isinstance(name, str):
-            raise ConfigurationError(f"sink_options must be {example}: {shown(name)} is no name")
+            raise ConfigurationError(f"sink_options must be {example}: {shown(name)} is not a name")
         if name == "destination":
             raise ConfigurationError(
                 "destination is an argument of its own, and no option of the sink"

@@ -80,7 +80,7 @@ class DirectoryStore(ExportStore):
             )
         if re.search("[\0\ud800-\udfff]", destination):
             raise ConfigurationError(
-                f"{destination!r} cannot name a directory: it is no text in UTF-8, or has a zero "
+                f"{destination!r} cannot name a directory: it is not text in UTF-8, or has a zero "
                 "byte"
             )
         return Path(destination).absolute()

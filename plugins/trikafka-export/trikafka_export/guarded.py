@@ -185,7 +185,7 @@ def counted(files: FileFormat, file: Any) -> int:
         raise ExportError(f"{who} failed: {error!r}") from error
     number: object = whole(rows)
     if isinstance(number, bool) or not isinstance(number, int):
-        raise ExportError(f"{who} returned {rows!r}, which is no number of rows")
+        raise ExportError(f"{who} returned {rows!r}, which is not a number of rows")
     return number
 
 
@@ -261,7 +261,7 @@ class GuardedSink:
             for each, failure in result.items():
                 if not isinstance(failure, Exception):
                     raise PluginError(
-                        f"{self._who}: write returned {failure!r} for {each}, which is no error"
+                        f"{self._who}: write returned {failure!r} for {each}, which is not an error"
                     )
         return result
 
@@ -324,7 +324,9 @@ class GuardedRunner:
             raise PluginError(f"{wrong} {len(results)} results for {len(tasks)} tasks")
         for each in results:
             if each is not None and not isinstance(each, Exception):
-                raise PluginError(f"{wrong} {each!r} for a task, which is no error and not None")
+                raise PluginError(
+                    f"{wrong} {each!r} for a task, which is neither an error nor None"
+                )
         return results
 
     async def close(self, limit: float) -> None:

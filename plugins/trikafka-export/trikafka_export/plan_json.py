@@ -1,6 +1,6 @@
 """Plans and manifests as JSON: format 2 is written, format 1 is read, too.
 
-Pure functions. A file on a disk is checked as if anyone could have written it. Ranges that overlap,
+No I/O. A file on a disk is checked as if anyone could have written it. Ranges that overlap,
 run backwards or exceed the plan are refused, and so are names that lead out of the destination.
 
 The last entry is a checksum of all bytes before it: a damaged offset would look like any other
@@ -231,7 +231,7 @@ def _check_ranges(plan: ExportPlan) -> None:
     last: dict[TopicPartition, PlannedRange] = {}
     for planned in sorted(plan.ranges, key=lambda each: (each.tp, each.start)):
         if not 0 <= planned.start < planned.end or planned.partition < 0:
-            raise ExportError(f"it plans {planned}, which is no range of offsets")
+            raise ExportError(f"it plans {planned}, which is not a range of offsets")
         before = last.get(planned.tp)
         if before is not None and before.end > planned.start:
             raise ExportError(f"it plans both {before} and {planned}, which overlap")
@@ -246,7 +246,7 @@ def _check_ranges(plan: ExportPlan) -> None:
         if offset < 0 or tp.partition < 0
     ]
     if wrong:
-        raise ExportError(f"it has positions that are no offsets: {', '.join(wrong)}")
+        raise ExportError(f"it has positions that are not offsets: {', '.join(wrong)}")
     if len({planned.name for planned in plan.ranges}) != len(plan.ranges):
         raise ExportError("it plans one file name twice")
 

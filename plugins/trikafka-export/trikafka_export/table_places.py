@@ -54,11 +54,11 @@ def refuse_found(subject: str, is_delta: bool, metadata: Iterable[str]) -> None:
     """
     if is_delta:
         raise ConfigurationError(
-            f"{subject} a Delta table, in which plain files are no part of the table; {_DELTA_WAY}"
+            f"{subject} a Delta table, in which plain files are not part of the table; {_DELTA_WAY}"
         )
     if any(_ICEBERG.fullmatch(name) for name in metadata):
         raise ConfigurationError(
-            f"{subject} the place of an Iceberg table, in which plain files are no part of the "
+            f"{subject} the place of an Iceberg table, in which plain files are not part of the "
             f"table; {_ICEBERG_WAY}"
         )
 

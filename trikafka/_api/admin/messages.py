@@ -51,7 +51,7 @@ def collection_of(kind: type[T], what: str, given: Any, *refused: type) -> list[
         refused: Iterable types that are an error for this argument. ``str`` always is.
 
     Raises:
-        ConfigurationError: The argument is no collection, or one of its values is no ``kind``.
+        ConfigurationError: The argument is not a collection, or a value in it is not a ``kind``.
     """
     if isinstance(given, (str, *refused)) or not isinstance(given, Iterable):
         raise ConfigurationError(f"{what} must be a collection of {kind.__name__}, not {given!r}")

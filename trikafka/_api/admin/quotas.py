@@ -19,7 +19,7 @@ from .routing import Parts
 
 
 class QuotaName(Enum):
-    """The names of quota entities that are no text."""
+    """The names of quota entities that are not text."""
 
     #: Those that have no quota of their own.
     DEFAULT = "default"

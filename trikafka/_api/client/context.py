@@ -179,7 +179,7 @@ async def _mechanism(plugin: str, factory: Callable[[Node], Any], node: Node) ->
     if missing := [name for name in methods if not callable(getattr(made, name, None))]:
         kind = "None" if made is None else type(made).__name__
         raise PluginError(
-            f"{who} returned {kind}, which is no mechanism: it has no {', '.join(missing)}"
+            f"{who} returned {kind}, which is not a mechanism: it has no {', '.join(missing)}"
         )
     return _NamedMechanism(plugin, made)
 

@@ -51,7 +51,7 @@ def names_of(what: str, names: Iterable[str]) -> list[str]:
         )
     if not isinstance(names, Iterable):
         raise ConfigurationError(f"{what} must be a collection of names, not {names!r}")
-    # Names are checked before they are compared: a value that is no text may have no hash.
+    # Names are checked before they are compared: a value that is not text may have no hash.
     found = list(names)
     for name in found:
         if not is_name(name):

@@ -180,9 +180,9 @@ def _checked_assignment(
         return PluginError(f"{slot.name('assign')} returned {text}")
 
     if not isinstance(answer, Mapping):
-        raise wrong(f"{_short(answer)}, which is no mapping of member ids to partitions")
+        raise wrong(f"{_short(answer)}, which is not a mapping of member ids to partitions")
     if unknown := [member for member in answer if member not in members]:
-        raise wrong(f"partitions for {_short(unknown[0])}, which is no member of the group")
+        raise wrong(f"partitions for {_short(unknown[0])}, which is not a member of the group")
     if missing := [member for member in members if member not in answer]:
         raise wrong(
             f"nothing for the member {missing[0]!r}; one that gets no partitions has an empty list"
@@ -191,7 +191,9 @@ def _checked_assignment(
     made: Assignment = {}
     for member, mine in answer.items():
         if isinstance(mine, str | bytes) or not isinstance(mine, Iterable):
-            raise wrong(f"{_short(mine)} for the member {member!r}, which is no list of partitions")
+            raise wrong(
+                f"{_short(mine)} for the member {member!r}, which is not a list of partitions"
+            )
         made[member] = [_checked_partition(tp, member, wrong) for tp in mine]
         for tp in made[member]:
             if tp.partition not in partitions.get(tp.topic, ()):

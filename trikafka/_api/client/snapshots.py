@@ -13,10 +13,10 @@ Value = TypeVar("Value")
 
 # A program writes such a value as JSON for its monitoring: json.dumps(dataclasses.asdict(health),
 # default=str). Keys that are partitions and brokers prevent that: json calls ``default`` for values
-# only, and asdict turns a Node into a dictionary, which is no key. For a subclass of dict, asdict
-# calls the class with pairs of keys and values. Nothing else here does: `copy`, `pickle` and the
-# modules that make these values pass a mapping, or set each item. So pairs have text for their keys
-# afterwards, and all other copies have the keys of the original.
+# only, and asdict turns a Node into a dictionary, which cannot be a key. For a subclass of dict,
+# asdict calls the class with pairs of keys and values. Nothing else here does: `copy`, `pickle` and
+# the modules that make these values pass a mapping, or set each item. So pairs have text for their
+# keys afterwards, and all other copies have the keys of the original.
 class ByKey(dict[Key, Value]):
     """A dictionary by partition or broker; in ``dataclasses.asdict`` its keys become text."""
 

@@ -723,7 +723,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
 
         Returns:
             Its generation, and whether it leads the group. ``None`` while nothing is subscribed: a
-            consumer of :meth:`assign` is no member.
+            consumer of :meth:`assign` is not a member.
         """
         if not self._subscription.grouped:
             return None

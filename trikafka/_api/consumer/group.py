@@ -167,7 +167,7 @@ class ConsumerGroup:
             # from that of the setting, which may be the one of a class in Java.)
             raise PluginError(
                 f"plugin {plugin}: trikafka_assignor returned for {name!r} an assignor whose name "
-                f"is no text: {assignor.name!r}"
+                f"is not text: {assignor.name!r}"
             )
         if plugin != BUILTIN:
             if getattr(assignor, "user_data", None) is not None:

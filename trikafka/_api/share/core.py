@@ -18,8 +18,8 @@ from ..._state.share.buffer import ShareBuffer
 from ...config import ShareConsumerConfig
 from ..client.turns import known_current_task, uses_system_clock
 
-#: Seconds that a cancelled block, or a cancelled deserializer, has to end. After that the records of
-#: the block are released, and neither shows any more that the program is at work.
+#: Seconds that a cancelled block, or a cancelled deserializer, has to end. After that the block's
+#: records are released, and neither shows any more that the program is at work.
 _LEAVING = 5.0
 
 
@@ -97,8 +97,8 @@ class ShareCore:
         """Leave the scope of a block that ended without an error."""
         scope.__exit__(None, None, None)
 
-    # All blocks have the same limit. So a block that is opened while this task sleeps ends after the
-    # task has woken, and need not wake it.
+    # All blocks have the same limit. So a block that is opened while this task sleeps ends after
+    # the task has woken, and need not wake it.
     async def end_long_blocks(self) -> None:
         """Cancel each block that has been open for ``max_processing_ms``, until cancelled.
 

@@ -1,7 +1,7 @@
 """The coordinator manager: which broker coordinates a group or a transactional id.
 
-Nothing else writes the cache of coordinators. Each coordinator is in one of four states, as in Kafka's design of a
-consumer thread:
+Nothing else writes the cache of coordinators. Each coordinator is in one of four states, as in
+Kafka's design of a consumer thread:
 
 * DOWN: the client is not open. Follows any state.
 * INITIALIZED: the client is open, and nothing has needed this coordinator yet. Follows DOWN.

@@ -80,7 +80,7 @@ PROOFS: dict[str, dict[int, Row]] = {
         ),
         _E.INVALID_TXN_STATE: Row(
             Proof.NOT_COMMITTED,
-            "the state is no commit of this epoch: a repeated one would be NONE",
+            "the state is not a commit of this epoch: a repeated one would be NONE",
         ),
         _E.TRANSACTION_ABORTABLE: Row(
             Proof.NOT_COMMITTED, "the coordinator says that only an abort is possible (KIP-890)"

@@ -6,7 +6,7 @@ from trikafka import ConfigurationError, KafkaTimeoutError, TrikafkaError
 
 
 class SchemaRegistryError(TrikafkaError):
-    """A schema registry refused a request, or the server is no schema registry.
+    """A schema registry refused a request, or the server is not a schema registry.
 
     Attributes:
         url: The registry's URL without secrets.

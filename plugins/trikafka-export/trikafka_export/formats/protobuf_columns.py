@@ -48,7 +48,7 @@ Reader = Callable[[Data, Any, Any], pa.Array]
 # more than a limit is odd.
 #
 # What a value means is decided after the walk, from the sorted places of each field. A missing
-# field gets its default or null. A field that occurs twice although it is no list is odd, because
+# field gets its default or null. A field that occurs twice and is not a list is odd, because
 # Protobuf keeps the last one. Two members of one oneof are odd, too.
 #
 # As in avro_columns, a reader may refuse anything rare, but must never return a value that Google's
@@ -173,7 +173,7 @@ class _Walk:
         self._next(chosen)
 
     def _places(self, chosen: Any) -> Any:
-        """Return an index of the chosen messages: a slice for all, with which numpy copies nothing."""
+        """Return an index of the chosen messages: a slice for all, which numpy does not copy."""
         return slice(None) if len(chosen) == len(self._at) else chosen
 
     def _extent(self, wire: int, chosen: Any) -> tuple[Any, Any, Any]:

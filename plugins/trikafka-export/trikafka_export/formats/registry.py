@@ -65,7 +65,7 @@ class Registered:
 #   wrong URL, and must not turn all records into dead letters.
 # * The registry does not respond, or is overloaded (SchemaRegistryTimeoutError). No record is at
 #   fault. The range is retried.
-# * The registry refuses the client, or the server is no registry (SchemaRegistryError). That is
+# * The registry refuses the client, or the server is not a registry (SchemaRegistryError). That is
 #   final.
 #
 # The schema of an id never changes, so it is requested once per process. That an id is unknown may
@@ -118,7 +118,7 @@ class RegistryClient:
         Raises:
             UnreadableError: The registry does not know the id.
             SchemaRegistryTimeoutError: The registry did not respond in time.
-            SchemaRegistryError: The registry refused, or the server is no registry.
+            SchemaRegistryError: The registry refused, or the server is not a registry.
         """
         known = self._known(id, serialized)
         if known is not None:

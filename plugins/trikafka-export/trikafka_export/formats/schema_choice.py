@@ -18,9 +18,10 @@ from .errors import UnreadableError
 from .options import RegistrySettings
 from .registry import Registered, RegistryClient, client_of
 
-#: The most schema ids that are looked up; and the most bytes kept behind an id, which is enough for
-#: message indexes.
-_MOST_IDS, _MOST_REST = 20, 64
+#: The most schema ids that are looked up.
+_MOST_IDS = 20
+#: The most bytes that are kept after an id: enough for message indexes.
+_MOST_REST = 64
 _HEAD = 5
 
 
@@ -107,7 +108,7 @@ def _known(
 def _subject(subjects: Mapping[int, Mapping[str, int]], counts: Mapping[int, int], own: str) -> str:
     """Return the topic's own subject, or else the subject of most values.
 
-    Values have other subjects if subjects are named by records.
+    Values have other subjects where a subject is named after the type of its records.
     """
     found: Counter[str] = Counter()
     for id, versions in subjects.items():

@@ -46,7 +46,7 @@ def _check(array: pa.Array) -> None:
     if found["min"] is not None and not low <= found["min"] <= found["max"] <= high:
         wrong = found["min"] if found["min"] < low else found["max"]
         what = (
-            "is no time of day"
+            "is not a time of day"
             if pa.types.is_time(array.type)
             else "is beyond the timestamps that microseconds can hold"
         )

@@ -41,7 +41,7 @@ _OURS = "files"
 
 # The order of the steps is in job.py. A table adds one: settle() commits the closed work.
 #
-# The plans are stored beside the table's data files. These files alone are no rows yet: a table
+# The plans are stored beside the table's data files. These files alone are not rows yet: a table
 # consists of the files that its log lists. settle() checks the footers of the plan's files and
 # commits them together. The commit also records app_id (the export) and the plan's number. After a
 # kill the next run looks for both in the table's log. If they are there, the commit has happened
