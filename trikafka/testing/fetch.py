@@ -197,7 +197,7 @@ def _nearer(call: ScriptedCall, partition: Partition, offset: int) -> int | None
         and n.listed
         and partition.start <= offset <= partition.high_watermark(n.node_id)
     ]
-    return max(near, key=partition.reach, default=None)
+    return max(near, key=partition.high_watermark, default=None)
 
 
 def _diverging(partition: Partition, last_epoch: int, offset: int) -> tuple[int, int] | None:
