@@ -58,9 +58,9 @@ async def test_heartbeat_manager_is_replaced(autojump_clock: MockClock) -> None:
     beats: list[float] = []
 
     class Counting(Heartbeats):
-        async def _beat(self) -> None:
+        async def _send_heartbeat(self) -> None:
             beats.append(trio.current_time())
-            await super()._beat()
+            await super()._send_heartbeat()
 
     def manager(kind: str, context: Any) -> object | None:
         if kind != "heartbeat":

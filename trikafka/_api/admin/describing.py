@@ -41,8 +41,8 @@ async def described(
     operations: bool = False,
 ) -> None:
     """Describe the groups that are left."""
-    # DescribeGroups knows the classic protocol alone, and calls groups of other kinds dead.
-    # Only then their coordinators have to be asked for the real kind.
+    # DescribeGroups knows the classic protocol alone, and calls groups of other kinds dead. So the
+    # coordinators are asked for the real kind of groups that are called dead, and of no others.
     dead: set[str] = set()
     failure: TrikafkaError | None = None
     try:
@@ -101,7 +101,7 @@ async def _describe_others(
             lambda response, names: _read_modern(parts, kind, listings, response),
         )
 
-    # One coordinator's failure keeps no other one's groups from being described.
+    # A failure of one coordinator does not keep the groups of others from being described.
     errors: list[Exception] = []
     works: list[Callable[[], Awaitable[None]]] = [
         lambda: ask(sorted(dead), lambda names: _list_request(), read)

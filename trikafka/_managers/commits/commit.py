@@ -1,8 +1,8 @@
 """The commit manager: committed offsets of a group, written and read at its coordinator.
 
 Commits of one consumer reach the coordinator one at a time, in the order of the calls. A commit
-that has to be retried does not overwrite a later one: partitions that both contain are the later
-one's to write.
+that has to be retried does not overwrite a later one: the later one writes the partitions that both
+contain.
 """
 
 from __future__ import annotations

@@ -122,13 +122,13 @@ class ConsumerHeartbeats:
 
         try:
             with trio.CancelScope() as session:
-                await self._converse(contact)
+                await self._exchange_heartbeats(contact)
             if session.cancelled_caught:
                 expired()
         finally:
             self._poll_timer.watch_session(math.inf, expired)
 
-    async def _converse(self, contact: Callable[[float], None]) -> None:
+    async def _exchange_heartbeats(self, contact: Callable[[float], None]) -> None:
         self._said.forget()
         self._session.forget()
         self._release_by = None
@@ -142,7 +142,7 @@ class ConsumerHeartbeats:
                 # for how long.
                 await self._session.learn()
                 sent = trio.current_time()
-                self._handle_response(await self._beat())
+                self._handle_response(await self._send_heartbeat())
                 contact(sent)
             except TrikafkaError as error:
                 self._member.heartbeat_failed(error)
@@ -225,7 +225,7 @@ class ConsumerHeartbeats:
         """Be in no epoch of the group; keep the member id."""
         self._member.know_as(self._member_id, epochs=True)
 
-    async def _beat(self) -> Any:
+    async def _send_heartbeat(self) -> Any:
         identity = self._member.identity
         if self.in_group and not identity.joined and identity.instance_id is not None:
             await self._release()
@@ -257,7 +257,7 @@ class ConsumerHeartbeats:
                 self._member_id,
             )
             self._events.report(
-                "joined", f"the coordinator took the member in, in epoch {response.member_epoch}"
+                "joined", f"the coordinator accepted the member in epoch {response.member_epoch}"
             )
             self._settled_at = trio.current_time() + _SETTLING_INTERVALS * self._interval
             self._session.joined()

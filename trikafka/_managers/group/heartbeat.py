@@ -115,7 +115,7 @@ class Heartbeats:
             delay = min(2 * delay, interval)
             began = trio.current_time()
             try:
-                await self._beat()
+                await self._send_heartbeat()
                 answered(began)
             except RebalanceInProgressError:
                 answered(began)
@@ -136,7 +136,7 @@ class Heartbeats:
                     answered(began)  # All sessions start over when the group has been loaded.
                 delay = min(interval, self._config.retry_backoff_max_ms / 1000)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         identity = self._member.identity
         limit = min(self._session_limit / 3, self._config.request_timeout)
         with trio.move_on_after(limit) as scope:

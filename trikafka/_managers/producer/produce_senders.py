@@ -135,7 +135,7 @@ class Senders:
         self._few = (
             min(_BUSY, config.max_in_flight_requests_per_connection) if config.linger_ms == 0 else 0
         )
-        self._landed = Signal()
+        self._none_in_flight = Signal()
         self._acks = config.acks_code
         self._timeout_ms = int(config.request_timeout_ms)
         self.in_flight = 0
@@ -188,7 +188,7 @@ class Senders:
     async def wait_none_in_flight(self) -> None:
         """Wait until no request is in flight."""
         while self.in_flight:
-            await self._landed.wait()
+            await self._none_in_flight.wait()
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Senders:
             if due > now:
                 await self._sleep(sender, due)
             elif (until := self._held_until(sender, now)) > now:
-                self._accumulator.held_up(sender.node_id)
+                self._accumulator.slots_full(sender.node_id)
                 await self._sleep(sender, until)
             elif sent:
                 # Compressing and writing take time: let other tasks run.
@@ -380,7 +380,7 @@ class Senders:
         sender.in_flight -= 1
         self.in_flight -= 1
         if not self.in_flight:
-            self._landed.notify()
+            self._none_in_flight.notify()
 
     def _settle(
         self, batches: list[ProducerBatch], connection: Connection, request: InFlightRequest

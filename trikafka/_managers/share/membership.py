@@ -41,9 +41,10 @@ from ..group.poll_timer import PollTimer
 
 _log = logging.getLogger("trikafka.membership")
 #: The bounds (seconds) of the heartbeat interval that a response sets; by default, no broker has a
-#: longer one. And the least time (seconds) that a broker gets to respond.
+#: longer one.
 _LEAST_INTERVAL = 0.1
 _LONGEST_INTERVAL = 15.0
+#: The least time (seconds) that a broker has to respond to a heartbeat.
 _LEAST_LIMIT = 1.0
 #: How soon (seconds) a member asks again while it has no partitions; the pause doubles up to the
 #: second figure, for the third one in all. The coordinator assigns some time after the join.
@@ -80,8 +81,8 @@ class ShareMembership:
         self._interval = 1.0
         # What the coordinator knows of the member; a heartbeat repeats it when that is uncertain.
         self._introduced = False
-        # False if the coordinator does not have this member: it was never asked to take it in, has
-        # confirmed a leave, or has said so.
+        # False if the coordinator does not have this member: no join was sent, a leave was
+        # confirmed, or an error said so.
         self._known = False
         self._logged: str | None = None  # the error that was logged, until a heartbeat succeeds
         self._member.know_as(new_member_id(), epochs=True)
@@ -103,7 +104,7 @@ class ShareMembership:
                     await self._user_overdue()
                     scope.cancel()
 
-                await with_background([watch], self._converse)
+                await with_background([watch], self._send_heartbeats)
             await self._go_stale()
 
     async def _user_overdue(self) -> None:
@@ -132,7 +133,7 @@ class ShareMembership:
         await self._returned.wait()
         self._member.to(MemberState.UNJOINED)
 
-    async def _converse(self) -> None:
+    async def _send_heartbeats(self) -> None:
         retry = Retry(self._config)
         soon = _SOON
         settles_by = 0.0
@@ -144,7 +145,7 @@ class ShareMembership:
                 if self._member.state is not MemberState.JOINING:
                     self._member.to(MemberState.JOINING)
             try:
-                self._take_in(await self._beat(), joins)
+                self._apply(await self._send_heartbeat(), joins)
                 self._member.heartbeat_answered(sent)
             except TrikafkaError as error:
                 self._member.heartbeat_failed(error)
@@ -175,7 +176,7 @@ class ShareMembership:
             )
             soon = min(2 * soon, _SOON_AT_MOST)
 
-    async def _beat(self) -> Any:
+    async def _send_heartbeat(self) -> Any:
         identity = self._member.identity
         known = self._introduced and identity.joined
         self._introduced = True
@@ -194,7 +195,7 @@ class ShareMembership:
             limit if identity.joined else self._config.request_timeout,
         )
 
-    def _take_in(self, response: Any, joins: bool) -> None:
+    def _apply(self, response: Any, joins: bool) -> None:
         parts = assigned(response)  # first: a response that cannot be read must change nothing
         self._member.know_as(self.member_id, response.member_epoch, epochs=True)
         self._interval = max(
@@ -205,7 +206,7 @@ class ShareMembership:
             self._member.to(MemberState.STABLE)
             epoch = response.member_epoch
             _log.info("share group %s: joined in epoch %d", self._group, epoch)
-            self._events.report("joined", f"the coordinator took the member in, in epoch {epoch}")
+            self._events.report("joined", f"the coordinator accepted the member in epoch {epoch}")
         if parts is not None and self._assignment.assign(parts):
             _log.debug("share group %s: assigned %d partitions", self._group, len(parts))
 

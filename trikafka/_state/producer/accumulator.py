@@ -563,8 +563,8 @@ class Accumulator(Generic[Ack]):
 
     # --- what keeps batches waiting ---------------------------------------------------------------
 
-    def held_up(self, node: int) -> None:
-        """Record that a batch is due to ``node``, which has no free request slot.
+    def slots_full(self, node: int) -> None:
+        """Record that a batch is due to ``node``, and must wait for a response.
 
         ``node`` has as many requests in flight as allowed.
         """
