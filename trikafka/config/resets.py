@@ -61,7 +61,7 @@ def _milliseconds(text: str, duration: str) -> int:
         raise ConfigurationError(f"{where}: the duration is missing")
     if "-" in duration:
         raise ConfigurationError(
-            f"{where}: it goes back in time by itself, so the duration must not be negative"
+            f"{where}: the duration counts back from now, so it must not be negative"
         )
     found = _DURATION.fullmatch(duration)
     if found is None:

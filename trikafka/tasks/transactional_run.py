@@ -70,7 +70,7 @@ class _Task:
         self.begun = False  # its start has begun
         self.due = 0.0  # the task is suspended until then
         self.paused = False  # by the run, not by the user
-        self.failing: dict[int, RecordAttempt] = {}  # works that have failed, by their offset
+        self.failing: dict[int, RecordAttempt] = {}  # failed attempts, by the offset of the record
         self.scope = trio.CancelScope()  # of its start
 
     @property
@@ -84,7 +84,7 @@ class _Task:
         return before if before is not None and before.same(work) else work
 
     def done_before(self, offset: int) -> None:
-        """Note that everything before ``offset`` is done and committed."""
+        """Record that everything before ``offset`` is done and committed."""
         self.failing = {at: work for at, work in self.failing.items() if at >= offset}
         self.budget.succeeded()
 
@@ -224,7 +224,7 @@ class TransactionalRun:
         except BaseException:
             if self._shutdown.error is not None:
                 _log.warning(
-                    "the run was cut off while it was ending because of this: %r",
+                    "the run was cancelled before it could raise the error that ended it: %r",
                     self._shutdown.error,
                 )
             raise
