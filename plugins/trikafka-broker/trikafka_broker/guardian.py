@@ -147,7 +147,7 @@ class Guardian:
             spawner = self._spawner = self._spawner or Spawner()
             started = spawner.start(make)
         process = started.result()
-        self._tell("group", process.pid)
+        self._send("group", process.pid)
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
             # If the guardian was closed meanwhile, it may not know the process. So the process is
@@ -167,24 +167,24 @@ class Guardian:
 
     def forget(self, process: subprocess.Popen[bytes]) -> None:
         """Stop guarding `process`, which has ended; its id may be reused."""
-        self._tell("forget", process.pid)
+        self._send("forget", process.pid)
 
     def own_directory(self, path: Path) -> None:
         """Remove `path` at the end."""
         self._directories.add(path)
-        self._tell("directory", str(path))
+        self._send("directory", str(path))
 
     def disown_directory(self, path: Path) -> None:
         """Keep `path` after all."""
         self._directories.discard(path)
-        self._tell("keep", str(path))
+        self._send("keep", str(path))
 
     def close(self) -> None:
         """Make the guardian kill all processes and remove all directories; wait for that."""
         process = self._process
         if process is None:
             return
-        self._tell("end")
+        self._send("end")
         self._process = None
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -203,7 +203,7 @@ class Guardian:
             shutil.rmtree(path, ignore_errors=True)
         self._directories.clear()
 
-    def _tell(self, *command: str | int) -> None:
+    def _send(self, *command: str | int) -> None:
         """Send a command to the guardian process. No-op if it is gone."""
         process = self._process
         if process is None:

@@ -172,8 +172,7 @@ def move_once(source: Path, target: Path) -> None:
     # comparison comes after the link: a foreign file may appear at any time before.
     if not os.path.samestat(os.lstat(source), os.lstat(target)):
         raise ExportError(
-            f"{target} is there and was not written by this export; move it away, the export "
-            "goes on then"
+            f"{target} exists and was not written by this export: move it away, and export again"
         )
     source.unlink(missing_ok=True)
 

@@ -138,7 +138,7 @@ class LocalJob:
             self._stopper.check()
             tp = task.planned.tp
             error = unresponsive.errors.get(tp) or write_range(
-                task, self._stopper, self._tell, reader, patience
+                task, self._stopper, self._add_rows, reader, patience
             )
             unresponsive.record(tp, error)
             with self._lock:
@@ -181,7 +181,7 @@ class LocalJob:
             close, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
         )
 
-    def _tell(self, rows: int) -> None:
+    def _add_rows(self, rows: int) -> None:
         with self._lock:
             self._rows += rows
 

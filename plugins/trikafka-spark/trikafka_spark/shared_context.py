@@ -167,7 +167,7 @@ def kill(context: SparkContext) -> None:
 
 
 def _expect_its_end() -> None:
-    """Silence the complaints about a JVM that is about to be killed.
+    """Silence the warnings about a JVM that is about to be killed.
 
     PySpark warns of a JVM that has gone. Py4J logs a traceback by the root logger for each call
     that breaks.
@@ -200,7 +200,7 @@ def _forget_dead() -> None:
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
-    # Without _jsc another thread is just making the context.
+    # A context without _jsc is being made by another thread at this moment.
     if context is not None and hasattr(context, "_jsc") and not answers(context):
         _stop(context)
     gateway: Any = SparkContext._gateway
@@ -229,15 +229,15 @@ def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkC
     warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
     spark_conf = SparkConf(loadDefaults=False)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         try:
             _make_scratch()
             for name, value in _joined(_defaults(master, app_name), conf).items():
                 spark_conf.set(name, value)
-            return _launch(spark_conf, said)
+            return _launch(spark_conf, output)
         except Exception as error:
             raise ExportError(
-                f"Spark could not be started: {_last_words(said) or first_line(error)}"
+                f"Spark could not be started: {_first_error(output) or first_line(error)}"
             ) from error
 
 
@@ -275,15 +275,15 @@ def _end_jvm() -> None:
         jvm.kill()
 
 
-def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
+def _launch(conf: SparkConf, output: IO[bytes]) -> SparkContext:
     """Start a JVM, unless the process has one.
 
-    Its standard error goes to ``said`` and not to the terminal.
+    Its standard error goes to ``output`` and not to the terminal.
     """
     from pyspark import SparkContext, __version__, java_gateway
 
-    class Noted(subprocess.Popen[bytes]):
-        """The process of the JVM, noted here, with its settings in a file.
+    class RecordedJvm(subprocess.Popen[bytes]):
+        """The process of the JVM, which is recorded in ``_jvm``, with its settings in a file.
 
         PySpark returns the process only after the JVM has responded. It would also pass all
         settings as arguments, which every list of processes shows.
@@ -299,19 +299,19 @@ def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
     if SparkContext._gateway is not None:
         return SparkContext(conf=conf, gateway=SparkContext._gateway)
     plain = java_gateway.Popen  # type: ignore[attr-defined]
-    java_gateway.Popen = Noted  # type: ignore[assignment,attr-defined]
+    java_gateway.Popen = RecordedJvm  # type: ignore[assignment,attr-defined]
     try:
         # The file is readable by this user only.
         with tempfile.NamedTemporaryFile(dir=_scratch, suffix=".properties") as file:
-            gateway = java_gateway.launch_gateway(None, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
+            gateway = java_gateway.launch_gateway(None, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
     finally:
         java_gateway.Popen = plain  # type: ignore[attr-defined]
     return SparkContext(conf=conf, gateway=gateway)
 
 
-def _last_words(said: IO[bytes]) -> str:
-    said.seek(0)
-    lines = [line.strip() for line in said.read(100_000).decode(errors="replace").splitlines()]
+def _first_error(output: IO[bytes]) -> str:
+    output.seek(0)
+    lines = [line.strip() for line in output.read(100_000).decode(errors="replace").splitlines()]
     wrong = [line for line in lines if re.search(r"error|exception|not found", line, re.IGNORECASE)]
     return wrong[0] if wrong else ""
 
