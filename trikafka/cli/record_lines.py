@@ -167,7 +167,8 @@ def from_raw(key_delimiter: bytes | None, empty_is_null: bool) -> Callable[[byte
             return Line(None, None, None, None, part(line), ())
         key, found, value = line.partition(key_delimiter)
         if not found:
-            raise BadLineError(f"the line has no key delimiter {unescaped(key_delimiter)!r}")
+            shown = key_delimiter.decode("utf-8", "backslashreplace")
+            raise BadLineError(f"the line has no key delimiter {shown!r}")
         return Line(None, None, None, part(key), part(value), ())
 
     return read
@@ -176,11 +177,6 @@ def from_raw(key_delimiter: bytes | None, empty_is_null: bool) -> Callable[[byte
 def argument_bytes(text: str) -> bytes:
     """Return the bytes of an argument of the command line, even if they are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
-
-
-def unescaped(data: bytes) -> str:
-    """Return bytes as text for an error message."""
-    return data.decode("utf-8", "backslashreplace")
 
 
 # --- lines of records -----------------------------------------------------------------------------

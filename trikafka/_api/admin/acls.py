@@ -225,11 +225,6 @@ def broker_address(host: str) -> str:
     return ":".join(f"{group:x}" for group in groups) + scope
 
 
-def checked_filters(filters: Iterable[AclFilter]) -> list[AclFilter]:
-    """Return the filters without duplicates. Raises :exc:`ConfigurationError`."""
-    return collection_of(AclFilter, "filters", filters, bytes, Mapping)
-
-
 def checked_filter(given: AclFilter | None) -> AclFilter:
     """Return the filter; ``None`` stands for all rules. Raises :exc:`ConfigurationError`."""
     if given is not None and not isinstance(given, AclFilter):

@@ -1515,7 +1515,8 @@ class Admin(MeteredClient):
 
         When cancelled while the request is in flight, the change may or may not have happened.
         """
-        parts: Parts[AclFilter, tuple[AclBinding, ...]] = Parts(acls.checked_filters(filters))
+        chosen = messages.collection_of(AclFilter, "filters", filters, bytes, Mapping)
+        parts: Parts[AclFilter, tuple[AclBinding, ...]] = Parts(chosen)
         return await self._ask_parts(
             "delete_acls",
             "controller",
