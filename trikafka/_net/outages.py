@@ -135,7 +135,7 @@ class Outages:
             self._on_lost()
 
     def cluster_is(self, nodes: Iterable[Node]) -> None:
-        """Take over the brokers of the cluster."""
+        """Set the brokers of the cluster; forget what is known of others."""
         listed = {node.node_id: node for node in nodes}
         self._known = frozenset(listed)
         self._ended = {

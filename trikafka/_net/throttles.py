@@ -137,7 +137,7 @@ class Throttles:
         known.logged(now)
 
     def keep_only(self, nodes: frozenset[Node]) -> None:
-        """Take over the brokers of the cluster, and bound how many others are remembered."""
+        """Forget brokers outside of the cluster, except the last ``_MOST_REMEMBERED``."""
         listed = {node.node_id for node in nodes}
         gone = [number for number in self._brokers if number >= 0 and number not in listed]
         for number in gone[: max(0, len(gone) - _MOST_REMEMBERED)]:

@@ -44,7 +44,7 @@ class OpenEntry:
     stop: int
 
     def upto(self, stop: int) -> None:
-        """Take in the records that follow."""
+        """Extend the range to before ``stop``."""
         self.stop = stop
 
 

@@ -256,7 +256,7 @@ class Client:
         self._failure = error
 
     def _reported(self, last: Mapping[str, Any]) -> None:
-        """Take over the mapping that gets the client's last reports at its end."""
+        """Set the mapping that has the client's last reports after its end."""
         self._last = last
 
     def _has_ended(self) -> bool:

@@ -56,11 +56,11 @@ class _Held:
         self._consumer._call(self._held.accept)
 
     def release(self) -> None:
-        """Give back; see :meth:`trikafka.Delivery.release`."""
+        """Release the records; see :meth:`trikafka.Delivery.release`."""
         self._consumer._call(self._held.release)
 
     def reject(self, reason: object = None) -> None:
-        """Refuse; see :meth:`trikafka.Delivery.reject`."""
+        """Reject the records; see :meth:`trikafka.Delivery.reject`."""
         self._consumer._call(lambda: self._held.reject(reason))
 
     async def acknowledged(self) -> None:

@@ -158,7 +158,7 @@ class Copying(Consuming):
         return [each for each in self._under_way if not each.ack.done]
 
     def _warn_of_unknown(self) -> None:
-        """Say from which offsets on records have no acknowledgement."""
+        """Warn of the offsets from which on records have no acknowledgement."""
         firsts: dict[TopicPartition, int] = {}
         for each in self._open():
             firsts.setdefault(each.place, each.offsets[0])
@@ -328,7 +328,7 @@ class Copying(Consuming):
             self._changed.unpark_all()
 
     def _fail(self, place: TopicPartition, offsets: Sequence[int], error: TrikafkaError) -> None:
-        """Note the first failure of a partition, behind which nothing is committed."""
+        """Record the first failure of a partition: no offset after it is committed."""
         where, reason = f"offset {offsets[0]}", f"{error}"
         if isinstance(error, ArrowDeliveryError):
             self.delivered.add(error.partitions)

@@ -182,7 +182,7 @@ async def changed(
 
 
 async def each(names: Iterable[K], work: Callable[[K], Awaitable[V]]) -> dict[K, V]:
-    """Do something about each of several things at once; return the results of those that worked.
+    """Run ``work`` for all names at once; return the results of those that succeeded.
 
     Raises:
         TrikafkaError: All failed.

@@ -316,7 +316,7 @@ class ShareAssignmentView(Protocol):
         """The assigned partitions: the topic's id and the partition's number."""
 
     def assign(self, partitions: Iterable[tuple[UUID, int]]) -> bool:
-        """Take over an assignment; return whether it differs from the last one.
+        """Set the assignment; return whether it differs from the last one.
 
         Args:
             partitions: The topics' ids and the partitions' numbers.

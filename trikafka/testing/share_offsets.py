@@ -39,7 +39,7 @@ async def share_group_describe(call: ScriptedCall) -> Message:
 
 
 async def streams_group_describe(call: ScriptedCall) -> Message:
-    """Say of each group that it is not a streams group."""
+    """Respond that no group is a streams group."""
     return call.respond(
         groups=[
             {

@@ -128,7 +128,7 @@ class RangeWork(PieceLog):
         return piece
 
     def _publish(self, piece: ExportPiece) -> None:
-        """Give the files of a decided piece their names, durably, where that is not done yet."""
+        """Move the files of a decided piece to their names, durably, unless that is done."""
         folders: set[Path] = set()
         for file in piece.files:
             final = self._root / file.name

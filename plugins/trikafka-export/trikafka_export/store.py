@@ -232,7 +232,7 @@ class ExportStore(ABC):
         return set(range(self._known[1] + 1, self._known[0] + 1))
 
     def note_visit(self) -> None:
-        """Note that an export was here and had nothing to plan."""
+        """Record that an export was here and had nothing to plan."""
         with self.explained(f"cannot write to {self.own_title}"):
             self._write_once(_VISITED, "{}")
 

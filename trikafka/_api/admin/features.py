@@ -130,7 +130,7 @@ def update_request(
 
 
 def read_updated(response: Any, asked: Sequence[str], parts: Parts[str, None]) -> None:
-    """Take in an UpdateFeatures response. Raises its error.
+    """Record in ``parts`` the results in an UpdateFeatures response. Raises its error.
 
     From version 2 on a response has no results: all is done, or nothing.
     """

@@ -227,7 +227,7 @@ def sorted_by_key(values: Sequence[Any]) -> list[Any]:
 
 
 def read_altered(response: Any, parts: Parts[QuotaEntity, None]) -> None:
-    """Take in an AlterClientQuotas response."""
+    """Record in ``parts`` the results in an AlterClientQuotas response."""
     for entry in response.entries:
         entity = _entity(entry.entity)
         if entity is None:

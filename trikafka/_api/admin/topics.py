@@ -149,7 +149,7 @@ async def describe(
 
 
 def read_deleted(response: Any, parts: Parts[Any, None], *, by_id: bool) -> None:
-    """Take in a DeleteTopics response."""
+    """Record in ``parts`` the results in a DeleteTopics response."""
     if not by_id:
         gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         read_changed(response.responses, parts, "Delete", gone, lambda each: None)
@@ -169,7 +169,7 @@ def read_changed(
     made_before: ErrorCode | None,
     made: Callable[[Any], V],
 ) -> None:
-    """Take in what became of topics to change.
+    """Record in ``parts`` the results of a change of topics.
 
     Args:
         results: The parts of the response.

@@ -117,7 +117,7 @@ class StallWatch:
         self._scope.cancel()
 
     async def _look(self, now: float) -> None:
-        """Note the progress since the last look; log new stalls and the end of old ones."""
+        """Record the progress since the last look; log new stalls and the end of old ones."""
         # A consumer of ten thousand partitions takes 0.2 s of CPU for a look, so other tasks run
         # between two portions. Until all portions are done, health() uses the previous look. A
         # reason is computed in the step that found the stall.

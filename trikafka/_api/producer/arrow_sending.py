@@ -371,7 +371,7 @@ class _Tally:
         self.waiting: dict[ProducerBatch | RowsBatch, list[tuple[int, int, int, int]]] = {}
 
     def add(self, taken: TakenRows, count: int, row: int, last: int) -> None:
-        """Note that ``count`` more rows, from ``row`` to ``last``, are in a batch."""
+        """Record that ``count`` more rows, from ``row`` to ``last``, are in a batch."""
         batch, first = taken.batch, taken.first
         if self._claimed:
             _claim(batch)
@@ -382,7 +382,7 @@ class _Tally:
         self.accepted += count
 
     def claim(self) -> None:
-        """Note that a task waits from now on."""
+        """Record that a task waits from now on."""
         if not self._claimed:
             self._claimed = True
             for batch, spans in self.waiting.items():
@@ -398,7 +398,7 @@ class _Tally:
                     leaf.unclaim()
 
     def fail(self, error: Exception, row: int, *, certain: bool = True) -> None:
-        """Note that a row failed; if not ``certain``, it was that row or a later one.
+        """Record that a row failed; if not ``certain``, it was that row or a later one.
 
         The first error counts, and the smallest row.
         """

@@ -248,7 +248,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         return item
 
     def _received(self, now: float) -> None:
-        """Note that the program receives."""
+        """Record that the program receives; a stale member joins again."""
         core = self._parts.core
         self._keep_until = now + self._longest
         core.poll_timer.polled(now)

@@ -86,14 +86,14 @@ class _Held(_HeldRecords):
         self._acknowledge(_ACCEPT)
 
     def release(self) -> None:
-        """Give back: the group delivers again, until its limit of deliveries is reached.
+        """Release the records: the group delivers them again, up to its limit of deliveries.
 
         Raises as :meth:`accept`.
         """
         self._acknowledge(_RELEASE)
 
     def reject(self, reason: object = None) -> None:
-        """Refuse: the group does not deliver it again.
+        """Reject the records: the group does not deliver them again.
 
         Args:
             reason: Why, for the log of this program.

@@ -144,7 +144,7 @@ class Metadata:
     def learn_leaders(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]
     ) -> frozenset[TopicPartition]:
-        """Take over the leaders that a broker named when it refused a request (KIP-951).
+        """Apply the leaders that a broker named when it refused a request (KIP-951).
 
         Returns the partitions whose leader epoch is newer than the one known before.
         """

@@ -378,7 +378,7 @@ class BatchProducing(Generic[Ack]):
     # --- tasks ------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Take over the leaders of each new snapshot; request a new one while leaders lack."""
+        """Apply the leaders of each new snapshot; request another while a leader is unknown."""
         seen = self._metadata.snapshot
         while True:
             self._adopt(seen, self._topics | self._unknown.topics)
@@ -420,7 +420,7 @@ class BatchProducing(Generic[Ack]):
         return self._ids is not None and self._accumulator.producer.current is None
 
     def _explain_delays(self) -> None:
-        """Give batches their cause, should they expire now.
+        """Record why batches wait, for the errors of those that expire now.
 
         The causes are a connection attempt that has neither failed nor succeeded, a missing
         producer id, and a broker's quota.

@@ -401,7 +401,7 @@ class Senders:
         return response is not None
 
     def _handle_response(self, batches: list[ProducerBatch], response: ProduceResponse) -> None:
-        """Give each batch its part of the response."""
+        """Apply the response to the batches of its request."""
         parts = {(part.topic, part.partition): part for part in response.partitions}
         refused = [part for part in response.partitions if part.error_code]
         # After a first refusal, batches of these partitions are sent to the new leaders at once.

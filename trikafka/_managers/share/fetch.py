@@ -186,7 +186,7 @@ class _Broker:
         self.without_outcome = None
 
     def connected(self, connection: Connection | None) -> None:
-        """Take over another connection."""
+        """Set the connection to the broker."""
         self.connection = connection
 
     def pause_fetching(self, until: float) -> None:
@@ -326,7 +326,7 @@ class ShareFetcher:
                 await self._refresh()
 
     def _divide(self) -> None:
-        """Give each broker the partitions that it leads."""
+        """Assign the partitions to the brokers that lead them."""
         # A close waits for the task of each broker that it has found. A broker that became a leader
         # only now would have no session to end, and would change that collection meanwhile.
         if self._closing:
@@ -559,7 +559,7 @@ class ShareFetcher:
             return self._failed(broker, error)
 
     def _connected(self, broker: _Broker, connection: Connection) -> None:
-        """Take over another connection: the session of the last one has ended with it."""
+        """Use another connection. The session of the previous one has ended with it."""
         if broker.connection is not None:
             broker.connection.close()
         broker.connected(connection)
@@ -579,7 +579,7 @@ class ShareFetcher:
         self._changed()
 
     def _failed(self, broker: _Broker, error: TrikafkaError) -> bool:
-        """Take in that there is no usable response; return whether to go on at once."""
+        """Record that there is no usable response; return whether to continue at once."""
         known = broker.session.is_open
         broker.session.lost(error)
         if broker.connection is not None:
@@ -775,7 +775,7 @@ class ShareFetcher:
         sent: float,
         lock: float,
     ) -> bool:
-        """Take in the outcome of acknowledgements; return False if some wait for a repetition."""
+        """Apply the outcome of acknowledgements; return False if some have to be repeated."""
         repeats = False
         for key, code, message in parts:
             repeats |= self._outcome(broker, request, key, code, message, sent, lock)

@@ -331,7 +331,7 @@ class FetchBuffer:
         self._queue(fetch).appendleft(fetch)
 
     def put_back(self, partition: AssignedPartition, rest: RecordBatch) -> None:
-        """Put back records that were taken and not delivered, before everything else.
+        """Return undelivered records to the front of the buffer.
 
         They are next, if they may be delivered.
         """

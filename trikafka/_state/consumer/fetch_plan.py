@@ -108,7 +108,7 @@ class FetchPlan:
         self._actions = PlanActions([], [])
 
     def update(self, snapshot: ClusterSnapshot, now: float) -> set[int]:
-        """Take over the changes; return the brokers that got partitions to fetch."""
+        """Apply changes of cluster and partitions; return the brokers with more to fetch."""
         changed = self._assignment.fetching_changes()
         share = self._buffer.share(len(self._assignment))
         crowded = self._buffer.crowded

@@ -176,7 +176,7 @@ class Member:
                 act()
 
     def know_as(self, member_id: str, generation: int = -1, *, epochs: bool = False) -> None:
-        """Take over the identity that the group gave."""
+        """Set the identity that the group gave; whether this member leads is not known then."""
         self.identity = MemberIdentity(member_id, generation, self.identity.instance_id, epochs)
         self.leads = None
         self.left_out = ()

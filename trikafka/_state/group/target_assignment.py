@@ -66,7 +66,7 @@ class TargetAssignment:
         self._reached = 0
 
     def aim(self, parts: Iterable[Part]) -> None:
-        """Take over an assignment from the coordinator. An equal one changes nothing."""
+        """Set the assignment that the coordinator sent. An equal one changes nothing."""
         wanted = frozenset(parts)
         if wanted != self.parts:
             self.number = self.number + 1

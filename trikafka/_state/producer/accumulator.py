@@ -255,7 +255,7 @@ class Accumulator(Generic[Ack]):
     # --- the cluster and the producer's identity --------------------------------------------------
 
     def update_topic(self, name: str, leaders: Sequence[int | None]) -> None:
-        """Take over a topic's partitions: ``leaders[p]`` leads partition ``p``."""
+        """Set a topic's partitions and leaders: ``leaders[p]`` leads partition ``p``."""
         self.appender.topics[name] = self._queues.update(name, leaders).open
 
     def forget_topic(self, name: str) -> None:

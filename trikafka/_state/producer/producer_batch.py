@@ -191,7 +191,7 @@ class ProducerBatch:
     def number(
         self, sequence: int, identity: ProducerIdentity | None, *, transactional: bool
     ) -> None:
-        """Give the records their sequence numbers, ``sequence`` being the first one's."""
+        """Number the records in a row; ``sequence`` is the number of the first one."""
         self.sequence = sequence
         self.identity = identity
         self.transactional = transactional

@@ -315,7 +315,7 @@ class PartitionQueue:
                 batch.unnumber()
 
     def replace(self, batch: ProducerBatch, others: list[ProducerBatch]) -> None:
-        """Put ``others`` in the place of ``batch``."""
+        """Replace ``batch`` by ``others``, in their order."""
         place = self.batches.index(batch)
         del self.batches[place]
         for other in reversed(others):
@@ -350,7 +350,7 @@ class TopicQueues:
         self._spent = 0  # bytes in closed batches of the sticky partition
 
     def resize(self, queues: list[PartitionQueue]) -> None:
-        """Take over the queues of the topic's partitions, whose number has changed."""
+        """Set the queues of the topic's partitions, whose number has changed."""
         self.queues = queues
         self.open.resize(len(queues))
 
@@ -539,7 +539,7 @@ class Queues:
     # --- the cluster ------------------------------------------------------------------------------
 
     def update(self, name: str, leaders: Sequence[int | None]) -> TopicQueues:
-        """Take over a topic's partitions: ``leaders[p]`` leads partition ``p``."""
+        """Set a topic's partitions and leaders: ``leaders[p]`` leads partition ``p``."""
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = TopicQueues(name, self._how, self._table_batch)
@@ -619,7 +619,7 @@ class Queues:
             self._deactivate(queue)
 
     def move_to_end(self, queue: PartitionQueue) -> None:
-        """Put the queue at the end of its broker's row: it had its turn."""
+        """Move the queue behind the others of its broker: it had its turn."""
         work = self._work[queue.leader]
         del work[queue]
         work[queue] = None

@@ -105,7 +105,7 @@ class ProducerState(ABC):
 
     @abstractmethod
     def initialized(self, identity: ProducerIdentity) -> None:
-        """Take over the id and epoch that a broker gave."""
+        """Set the id and epoch that a broker gave."""
 
     @abstractmethod
     def successor(self, own: ProducerIdentity | None) -> ProducerIdentity | None:
@@ -181,7 +181,7 @@ class Idempotent(ProducerState):
         return self._current is not None or row.identity is not None
 
     def initialized(self, identity: ProducerIdentity) -> None:
-        """Take over the id and epoch that a broker gave."""
+        """Set the id and epoch that a broker gave."""
         self._current = identity
 
     def successor(self, own: ProducerIdentity | None) -> ProducerIdentity | None:

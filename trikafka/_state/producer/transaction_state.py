@@ -248,7 +248,7 @@ class ProducerTransaction:
             self._to(_S.INITIALIZING)
 
     def initialized(self, identity: tuple[int, int]) -> None:
-        """Take over the identity that the coordinator returned."""
+        """Set the identity that the coordinator returned: the producer is ready."""
         self.identity = ProducerIdentity(*identity)
         self._to(_S.READY)
 

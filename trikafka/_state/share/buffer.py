@@ -99,7 +99,7 @@ class ShareBuffer(_BufferFront):
         return acquired, start, stop
 
     def put_back(self, acquired: AcquiredRecords, start: int, stop: int) -> None:
-        """Put back records at the front, because a receive that took them does not return them."""
+        """Return records to the front: the receive that took them does not deliver them."""
         if start == stop or not acquired.undeliver(start, stop):
             return
         if self._waiting and self._waiting[0] is acquired:

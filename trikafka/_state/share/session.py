@@ -121,7 +121,7 @@ class ShareSession:
         return changed
 
     def add(self, acquired: AcquiredRecords, sent_at: float, lock: float) -> None:
-        """Take in records that were acquired by a request sent at ``sent_at``.
+        """Add records that were acquired by a request sent at ``sent_at``.
 
         The lock counts from then: the broker acquired them later.
         """
@@ -278,7 +278,7 @@ class ShareSession:
         lock: float,
         now: float,
     ) -> bool:
-        """Take in the outcome of one partition's acknowledgements.
+        """Apply the outcome of one partition's acknowledgements.
 
         Returns whether some of them are to be repeated after a pause.
         """
@@ -310,12 +310,12 @@ class ShareSession:
         return repeats
 
     def failed(self, request: ShareRequest, error: TrikafkaError, sent_at: float) -> None:
-        """Take in an error of the whole response: nothing that the request carried counted."""
+        """Apply an error of the whole response: no acknowledgement of the request had an effect."""
         for key in request.awaited:
             self.acknowledged(request, key, error, sent_at, 0.0, sent_at)
 
     def lost(self, error: TrikafkaError) -> None:
-        """Begin another session: the broker has none, or its answer is missing."""
+        """Begin another session: the broker has none, or a response is missing."""
         request = self.in_flight
         self.in_flight = None
         self.losses += self.is_open
