@@ -248,14 +248,14 @@ def spoiled(**changes: object) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"r0__from": 9, "r0__to": 3}, r"t-0 \[9, 3\), which is no range"),
-        ({"r0__from": 8}, r"no range of offsets"),
-        ({"r0__from": -4}, "no range of offsets"),
+        ({"r0__from": 9, "r0__to": 3}, r"t-0 \[9, 3\), which is not a range"),
+        ({"r0__from": 8}, r"not a range of offsets"),
+        ({"r0__from": -4}, "not a range of offsets"),
         ({"r1__from": 3}, "which overlap"),
         ({"r2__to": 90}, "beyond its own position 25"),
         ({"t__0": 3}, "beyond its own position 3"),
         ({"t__5": -3}, "positions that are not offsets: -3 of t-5"),
-        ({"r0__partition": -1}, "no range of offsets"),
+        ({"r0__partition": -1}, "not a range of offsets"),
     ],
 )
 def test_impossible_ranges_are_refused(changes: dict[str, object], message: str) -> None:

@@ -228,7 +228,10 @@ async def fails_at_once() -> None:
         ({"run": fails_later}, r"run failed: KeyError\('oops'\)$"),
         ({"run": returns(None)}, "run returned NoneType, no list of errors or None"),
         ({"run": returns(())}, "run returned 0 results for 2 tasks"),
-        ({"run": returns(["a", "b"])}, "run returned 'a' for a task, which is no error and not"),
+        (
+            {"run": returns(["a", "b"])},
+            "run returned 'a' for a task, which is neither an error nor None",
+        ),
         ({"run": returns([KeyError, None])}, "run returned <class 'KeyError'> for a task"),
     ],
 )
