@@ -78,8 +78,8 @@ def test_misspelt_topic_has_a_hint(command: Command, broker: str) -> None:
         ("records", "delete", "-t", near, "--before", "0"),
         ("copy", near, "--to-topic", name),
     ):
-        told = command(*args).err
-        assert told.startswith(f"Error: topic {near!r} {meant}"), told
+        printed = command(*args).err
+        assert printed.startswith(f"Error: topic {near!r} {meant}"), printed
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,8 @@ async def test_copy_makes_the_missing_topic(
             assert plain(there.records("t", partition)) == plain(here.records("t", partition))
         async with trikafka.open_admin(**settings(there)) as admin:
             assert (await admin.topic_configs(["t"]))["t"] == {"cleanup.policy": "compact"}
-    told = capsys.readouterr().err
-    assert "made it with 3 partitions, as 't' has and its settings (cleanup.policy)" in told
+    printed = capsys.readouterr().err
+    assert "made it with 3 partitions, as 't' has and its settings (cleanup.policy)" in printed
 
 
 async def test_copy_into_itself_is_refused(autojump_clock: Clock) -> None:

@@ -79,10 +79,10 @@ async def test_line_without_delimiter_is_named(autojump_clock: Clock, tmp_path: 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         with pytest.raises(
             click.ClickException, match="line 3: the line has no key delimiter"
-        ) as told:
+        ) as caught:
             await produced(cluster, file, key_delimiter=b":")
         assert pairs(cluster) == [(b"a", b"1"), (b"b", b"2")]
-    assert told.value.message.endswith("; 2 records were written")
+    assert caught.value.message.endswith("; 2 records were written")
 
 
 async def test_too_large_line_is_named(autojump_clock: Clock, tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ async def test_refused_line_is_named(autojump_clock: Clock, tmp_path: Path) -> N
             return response
 
         cluster.on("Produce", refuse)
-        with pytest.raises(click.ClickException) as told:
+        with pytest.raises(click.ClickException) as caught:
             await produced(cluster, file, client={"max_in_flight_requests_per_connection": 1})
-    line = int(told.value.message.partition(": line ")[2].partition(":")[0])
-    count = int(told.value.message.rpartition("; ")[2].partition(" ")[0])
+    line = int(caught.value.message.partition(": line ")[2].partition(":")[0])
+    count = int(caught.value.message.rpartition("; ")[2].partition(" ")[0])
     assert line == count + 1
     assert 1 < line <= 3_000
 
@@ -163,10 +163,10 @@ async def test_report_counts_by_partition(
         work = await produced(cluster, file, "json")
     work.delivered.report("table")
     work.delivered.report("json")
-    told = capsys.readouterr().out
-    rows = [line.split() for line in told.splitlines()[1:3]]
+    printed = capsys.readouterr().out
+    rows = [line.split() for line in printed.splitlines()[1:3]]
     assert rows == [["t", "0", "1", "0", "0"], ["t", "1", "2", "0", "1"]]
-    assert json.loads(told[told.index("[") :])[1] == {
+    assert json.loads(printed[printed.index("[") :])[1] == {
         "topic": "t",
         "partition": 1,
         "records": 2,
@@ -300,11 +300,11 @@ async def test_rows_before_wrong_csv_are_written(
     file = tmp_path / "in.csv"
     file.write_bytes(data)
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        with pytest.raises(click.ClickException) as told:
+        with pytest.raises(click.ClickException) as caught:
             await produced(cluster, file, "csv")
         assert pairs(cluster) == [(None, b"x"), (None, b"y")]
-    assert f"in.csv: {says}" in told.value.message
-    assert told.value.message.endswith("; 2 records were written")
+    assert f"in.csv: {says}" in caught.value.message
+    assert caught.value.message.endswith("; 2 records were written")
 
 
 async def test_quoted_rows_span_blocks(
@@ -493,8 +493,8 @@ async def test_unknown_outcomes_are_named(
         with stop.scope:
             await plan_to_produce(cluster, file).main(stop)
     assert stop.scope.cancelled_caught
-    assert "no acknowledgement from" in (told := capsys.readouterr().err)
-    assert "in: line 1 on" in told
+    assert "no acknowledgement from" in (printed := capsys.readouterr().err)
+    assert "in: line 1 on" in printed
 
 
 async def test_cancelled_settling_counts_all(autojump_clock: Clock, tmp_path: Path) -> None:

@@ -146,9 +146,9 @@ def test_plan_names_directories(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_plan_is_explained(tmp_path: Path, parts: list[object], reason: str) -> None:
-    with pytest.raises(click.BadParameter) as told:
+    with pytest.raises(click.BadParameter) as caught:
         read_plan(write_plan(tmp_path, *parts))
-    assert reason in told.value.message
+    assert reason in caught.value.message
 
 
 class Disks:

@@ -137,8 +137,8 @@ def test_shell_completes_the_command(words: str, expected: set[str]) -> None:
 
 
 def test_help_names_the_exit_codes(command: Command) -> None:
-    told = " ".join(command("--help").out.decode().split())
-    assert "Exit codes: 0 success, 1 failure, 2 wrong usage" in told
+    help_text = " ".join(command("--help").out.decode().split())
+    assert "Exit codes: 0 success, 1 failure, 2 wrong usage" in help_text
 
 
 def test_names_of_others_move_no_cursor() -> None:

@@ -73,7 +73,7 @@ class Terminal(NamedTuple):
     def type(self, keys: bytes) -> None:
         os.write(self.ours, keys)
 
-    def told(self) -> list[bytes]:
+    def messages(self) -> list[bytes]:
         """Return the next words of the shell."""
         words: bytes = self.orders.recv(100)
         return words.split()
@@ -128,12 +128,12 @@ def test_stopped_prompt_has_an_echo(opened: Callable[..., Terminal]) -> None:
     assert waited(lambda: not terminal.echoes())
     for _ in range(2):
         terminal.type(b"\x1a")  # Ctrl-Z
-        what, job = terminal.told()
+        what, job = terminal.messages()
         assert (what, terminal.echoes()) == (b"stopped", True)
         terminal.orders.send(b"c")
         assert waited(lambda: not terminal.echoes())
     os.kill(int(job), signal.SIGSTOP)
-    assert terminal.told()[0] == b"stopped"
+    assert terminal.messages()[0] == b"stopped"
     # What a shell does that looks after its terminal.
     settings = termios.tcgetattr(terminal.theirs)
     settings[3] |= termios.ECHO
@@ -141,7 +141,7 @@ def test_stopped_prompt_has_an_echo(opened: Callable[..., Terminal]) -> None:
     terminal.orders.send(b"c")
     assert waited(lambda: not terminal.echoes())
     terminal.type(b"\x1c")  # Ctrl-\
-    assert (terminal.told(), terminal.echoes()) == ([b"ended", b"131"], True)
+    assert (terminal.messages(), terminal.echoes()) == ([b"ended", b"131"], True)
 
 
 def test_missing_echo_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ with meter("reading", "records", 10) as show:
 def test_signal_leaves_the_cursor(opened: Callable[..., Terminal], name: str, what: bytes) -> None:
     """A progress bar once hid the cursor, and a second Ctrl-C then left it hidden."""
     terminal = opened("-c", BAR.replace("signal.pause()", f"signal.raise_signal(signal.{name})"))
-    assert terminal.told()[0] == what
+    assert terminal.messages()[0] == what
     printed = terminal.read_until(b"reading")
     while select.select([terminal.ours], [], [], 0)[0]:
         printed += os.read(terminal.ours, 10_000)

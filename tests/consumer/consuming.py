@@ -60,7 +60,7 @@ async def until(condition: Callable[[], bool], step: float = 0.001) -> None:
         await trio.sleep(step if trio.current_time() < began + 1 else max(step, 0.02))
 
 
-class Notes(RebalanceListener):
+class RecordingListener(RebalanceListener):
     """A listener that adds (name, event, partitions) to a shared list, and then awaits ``then``."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Notes(RebalanceListener):
         self.name = name
         self.then = then
 
-    async def _note(self, what: str, partitions: Sequence[TopicPartition]) -> None:
+    async def _record(self, what: str, partitions: Sequence[TopicPartition]) -> None:
         self.log.append(
             (self.name, what, sorted(partitions)) if self.name else (what, sorted(partitions))
         )
@@ -78,10 +78,10 @@ class Notes(RebalanceListener):
             await self.then(what)
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        await self._note("assigned", partitions)
+        await self._record("assigned", partitions)
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        await self._note("revoked", partitions)
+        await self._record("revoked", partitions)
 
     async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        await self._note("lost", partitions)
+        await self._record("lost", partitions)

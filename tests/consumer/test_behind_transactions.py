@@ -32,7 +32,7 @@ def end(cluster: ScriptedCluster, producer: int = 7) -> None:
     cluster.append_batch("t", 0, control_batch(producer, 0, commit=True, timestamp=0))
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         f"{record.levelname} {record.message}"
         for record in caplog.records
@@ -56,10 +56,10 @@ async def test_open_transaction_is_logged_once(
         begin(cluster)
         cluster.append("t", 0, [b"behind it"])
         await pass_by(consumer, 0.8 * LIMIT)
-        assert not told(caplog)
+        assert not logged(caplog)
         assert not consumer.health().behind_transactions
         await pass_by(consumer, 0.45 * LIMIT)
-        (line,) = told(caplog)
+        (line,) = logged(caplog)
         assert line.startswith("WARNING committed records of t-0: no progress for 1")
         assert "a transaction is open there" in line
         assert "find_hanging_transactions" in line
@@ -68,11 +68,11 @@ async def test_open_transaction_is_logged_once(
         assert "a transaction is open there" in health.behind_transactions[T0]
         assert (health.ok, health.reasons, dict(health.stalled)) == (True, (), {})
         await pass_by(consumer, 5 * LIMIT)
-        assert told(caplog) == [line]
+        assert logged(caplog) == [line]
         end(cluster)
         assert await values(consumer, 3) == [b"a", b"b", b"behind it"]
-        await until(lambda: len(told(caplog)) == 2)
-        assert told(caplog)[1].startswith("INFO committed records of t-0: goes on, after ")
+        await until(lambda: len(logged(caplog)) == 2)
+        assert logged(caplog)[1].startswith("INFO committed records of t-0: goes on, after ")
         assert not consumer.health().behind_transactions
 
 
@@ -88,7 +88,7 @@ async def test_each_transaction_has_its_time(
             begin(cluster, number)
             end(cluster, number - 1)
             assert await values(consumer, 2) == [b"a", b"b"]
-    assert not told(caplog)
+    assert not logged(caplog)
 
 
 @pytest.mark.parametrize("how", ["read_uncommitted", "paused", "records before it"])
@@ -115,7 +115,7 @@ async def test_consumer_that_does_not_wait_is_silent(
             caplog.clear()
         await trio.sleep(3 * LIMIT)
         assert not consumer.health().behind_transactions
-    assert not [line for line in told(caplog) if "transaction" in line]
+    assert not [line for line in logged(caplog) if "transaction" in line]
 
 
 async def test_bounded_iteration_names_the_transaction(
@@ -131,7 +131,7 @@ async def test_bounded_iteration_names_the_transaction(
                 got += [record.value for record in batch]
         assert got == [b"0", b"1", b"2"]
         assert list(consumer.health().behind_transactions) == [T0]
-    (line,) = told(caplog)
+    (line,) = logged(caplog)
     assert "committed records of t-0: no progress" in line
 
 
@@ -159,7 +159,7 @@ async def test_outage_is_not_blamed_on_a_transaction(
         else:
             cluster.move_leader("t", 0, None)
         await pass_by(consumer, 4 * LIMIT)
-        (line,) = told(caplog)
+        (line,) = logged(caplog)
         assert line.startswith("WARNING t-0: no progress for ")
         health = consumer.health()
         assert (list(health.stalled), dict(health.behind_transactions)) == ([T0], {})
@@ -176,10 +176,10 @@ async def test_pause_does_not_end_a_wait(
         await values(consumer, 3)
         begin(cluster)
         await pass_by(consumer, 2 * LIMIT)
-        (line,) = told(caplog)
+        (line,) = logged(caplog)
         consumer.pause([T0])
         await pass_by(consumer, 2 * LIMIT)
-        assert told(caplog) == [line]
+        assert logged(caplog) == [line]
         assert not consumer.health().behind_transactions
         consumer.resume([T0])
         await pass_by(consumer, 2 * LIMIT)

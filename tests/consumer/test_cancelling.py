@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, values
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member_of, values
 from trio.testing import MockClock as Clock
 
 from trikafka._api.consumer.consumer import Consumer
@@ -113,7 +113,7 @@ async def test_cancelled_receive_reruns_listeners(autojump_clock: Clock) -> None
             cluster_of(2, records=6) as cluster,
             consumer_of(cluster, group_id="g") as consumer,
         ):
-            consumer.subscribe(["t"], Notes([], then=work))
+            consumer.subscribe(["t"], RecordingListener([], then=work))
             yield Given(cluster, consumer, [])
 
     assert await assert_all_awaits_cancellable(one_by_one, the_rest_comes, setup=setup) > 3

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member_of, until
 from test_cancelling import PROTOCOLS, STRATEGIES, Given, all_calls_work, fresh, the_rest_comes
 from trio.testing import MockClock as Clock
 
@@ -105,7 +105,7 @@ async def test_cancelled_streams_rerun_listeners(
             cluster_of(2, records=6) as cluster,
             consumer_of(cluster, group_id="g", **protocol) as consumer,
         ):
-            consumer.subscribe(["t"], Notes([], then=work))
+            consumer.subscribe(["t"], RecordingListener([], then=work))
             yield Given(cluster, consumer, [])
 
     assert (
@@ -162,7 +162,7 @@ async def test_cancelled_rebalance_can_be_resumed(autojump_clock: Clock, strateg
             consumer_of(cluster, group_id="g", **settings) as consumer,
             trio.open_nursery() as nursery,
         ):
-            consumer.subscribe(["t"], Notes(log, then=work))
+            consumer.subscribe(["t"], RecordingListener(log, then=work))
             streams: list[Any] = []
 
             async def hold(stream: Any) -> None:
@@ -211,15 +211,17 @@ async def test_cancelled_rebalance_can_be_resumed(autojump_clock: Clock, strateg
                 )
             nursery.cancel_scope.cancel()
         await assert_nothing_left(cluster, consumer, buffered=1_000)  # no task reads the records
-        told = [what for what, _ in log if what != "lost"]
+        listener_calls = [what for what, _ in log if what != "lost"]
         assert "lost" not in [what for what, _ in log]
         if strategy == "range":  # in the right order, none left out (a cancelled call is repeated)
-            told = [
-                what for what, before in zip(told, [None, *told], strict=False) if what != before
+            listener_calls = [
+                what
+                for what, before in zip(listener_calls, [None, *listener_calls], strict=False)
+                if what != before
             ]
-            assert told == ["assigned", "revoked"] * (len(told) // 2) + ["assigned"] * (
-                len(told) % 2
-            )
+            assert listener_calls == ["assigned", "revoked"] * (len(listener_calls) // 2) + [
+                "assigned"
+            ] * (len(listener_calls) % 2)
 
     async def scenario(given: Any) -> None:
         await serve(*given)
@@ -349,7 +351,7 @@ async def test_cancelled_lost_listener_is_called_again(
             cluster_of(2, records=6) as cluster,
             consumer_of(cluster, **settings) as consumer,
         ):
-            consumer.subscribe(["t"], Notes([], then=work))
+            consumer.subscribe(["t"], RecordingListener([], then=work))
             given = Given(cluster, consumer, [])
             await consumer.receive()
             await until(lambda: consumer.statistics().state == "stable")

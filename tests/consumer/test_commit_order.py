@@ -153,12 +153,12 @@ async def test_failing_auto_commit_is_logged_once(
         for _ in range(8):
             await consumer.receive_batch()
             await trio.sleep(1)
-    told = [
+    logged = [
         (record.levelname, record.message.split(",")[0])
         for record in caplog.records
         if record.name == "trikafka.commit"
     ]
-    assert told == [("WARNING", "auto commit failed"), ("INFO", "auto commit works again")]
+    assert logged == [("WARNING", "auto commit failed"), ("INFO", "auto commit works again")]
 
 
 async def test_partition_of_another_is_not_committed(autojump_clock: Clock) -> None:

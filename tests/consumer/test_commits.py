@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import OffsetAndMetadata, TopicPartition
@@ -217,7 +217,7 @@ async def test_finished_records_commit_before_revoke(autojump_clock: Clock, stra
         cluster_of(2, records=30) as cluster,
         member_of(cluster, max_poll_records=10, **settings) as first,
     ):
-        first.subscribe(["t"], Notes([]))
+        first.subscribe(["t"], RecordingListener([]))
         handed: dict[int, int] = {0: 0, 1: 0}
         for _ in range(2):
             batch = await first.receive_batch()

@@ -15,7 +15,7 @@ from trikafka import AuthorizationError
 from trikafka.errors import topic_missing
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         f"{record.levelname} {record.message}"
         for record in caplog.records
@@ -43,7 +43,7 @@ async def test_working_consumer_is_healthy(
             ) == (True, (), "stable", {}, None)
         health = consumer.health()
         assert (health.ok, health.reasons) == (False, ("the consumer is closed",))
-    assert not told(caplog)
+    assert not lines(caplog)
 
 
 async def test_leaderless_partition_is_logged_once(
@@ -58,7 +58,7 @@ async def test_leaderless_partition_is_logged_once(
         cluster.move_leader("t", 0, None)
         for _ in range(60):
             await consumer.receive_batch(timeout=1)
-        (line,) = told(caplog)
+        (line,) = lines(caplog)
         assert line.startswith("WARNING t-0: no progress for ")
         assert "it has no leader that can be asked" in line
         assert [str(tp) for tp in consumer.health().stalled] == ["t-0"]
@@ -67,7 +67,7 @@ async def test_leaderless_partition_is_logged_once(
         cluster.append("t", 0, [b"new"])
         assert (await consumer.receive()).value == b"new"
         await consumer.receive_batch(timeout=20)
-        assert told(caplog)[1].startswith("INFO t-0: goes on, after ")
+        assert lines(caplog)[1].startswith("INFO t-0: goes on, after ")
         assert consumer.health().ok
 
 
@@ -121,7 +121,7 @@ async def test_unreceived_records_are_a_reason(
         consumer.assign([T0])
         await consumer.receive()
         await trio.sleep(60)
-        (line,) = told(caplog)
+        (line,) = lines(caplog)
         assert "records of it are there, but no task receives them" in line
         assert not consumer.health().ok
 
@@ -146,7 +146,7 @@ async def test_slow_handler_is_named_as_the_cause(
 
             nursery.start_soon(serve)
             await trio.sleep(50)
-            (line,) = told(caplog)
+            (line,) = lines(caplog)
             assert "its handler holds the records from offset 0" in line
             assert [reason for reason in consumer.health().reasons if "t-0" in reason] == list(
                 consumer.health().reasons
@@ -166,7 +166,7 @@ async def test_resting_partition_is_not_stalled(
             cluster.append("t", 0, [b"more"])
             consumer.pause([T0])
         await trio.sleep(100)
-        assert not told(caplog)
+        assert not lines(caplog)
         assert consumer.health().ok
 
 

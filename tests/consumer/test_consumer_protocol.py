@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, T2, T3, Notes, cluster_of, consumer_of, until, values
+from consuming import T0, T1, T2, T3, RecordingListener, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import OffsetAndMetadata, SubscriptionPattern, TopicPartition
@@ -169,20 +169,20 @@ async def test_partition_moves_when_its_owner_released(
     """The first member gets the new target with its next heartbeat, releases the partitions, and
     reports that at once.
     """
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(4, records=3) as cluster,
         listening_to(cluster) as one,
         trio.open_nursery() as nursery,
     ):
-        one.subscribe(["t"], Notes(told, "one"))
+        one.subscribe(["t"], RecordingListener(events, "one"))
         nursery.start_soon(drain, one)
         await trio.sleep(7)
         async with listening_to(cluster) as two:
-            two.subscribe(["t"], Notes(told, "two"))
+            two.subscribe(["t"], RecordingListener(events, "two"))
             nursery.start_soon(drain, two)
             await until(lambda: len(two.assignment()) == 2)
-            assert told == [
+            assert events == [
                 ("one", "assigned", [T0, T1, T2, T3]),
                 ("one", "revoked", [T2, T3]),
                 ("two", "assigned", [T2, T3]),
@@ -213,16 +213,16 @@ async def test_revoked_partitions_are_gone_after_receive(
     autojump_clock: Clock,
 ) -> None:
     """So the commit that follows covers the remaining partitions."""
-    told: list[Any] = []
+    events: list[Any] = []
     settings = {"enable_auto_commit": False, "max_poll_records": 1}
     async with cluster_of(2, records=300) as cluster, listening_to(cluster, **settings) as one:
-        one.subscribe(["t"], Notes(told))
+        one.subscribe(["t"], RecordingListener(events))
         await one.receive()
         async with member_of(cluster) as two, trio.open_nursery() as nursery:
             nursery.start_soon(drain, two)
             for _ in range(200):
                 assert await one.receive_batch()
-                assert (len(one.assignment()) == 1) == (told[-1][0] == "revoked")
+                assert (len(one.assignment()) == 1) == (events[-1][0] == "revoked")
                 await one.commit()
                 await trio.sleep(0.05)
             assert len(one.assignment()) == len(two.assignment()) == 1
@@ -252,10 +252,10 @@ async def test_assignment_is_acknowledged_after_listener(
     autojump_clock: Clock,
 ) -> None:
     """Heartbeats continue while the listener runs."""
-    told: list[Any] = []
+    events: list[Any] = []
 
     async def slow(what: str) -> None:
-        told.append(round(trio.current_time(), 2))
+        events.append(round(trio.current_time(), 2))
         await trio.sleep(12)
 
     async with (
@@ -263,7 +263,7 @@ async def test_assignment_is_acknowledged_after_listener(
         listening_to(cluster) as consumer,
         trio.open_nursery() as nursery,
     ):
-        consumer.subscribe(["t"], Notes(told, then=slow))
+        consumer.subscribe(["t"], RecordingListener(events, then=slow))
         nursery.start_soon(drain, consumer)
         await trio.sleep(6)
         assert state(consumer) == "reconciling"
@@ -281,7 +281,7 @@ async def test_assignment_is_acknowledged_after_listener(
 async def test_changed_target_takes_another_step(
     autojump_clock: Clock,
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
 
     async def slow(what: str) -> None:
         await trio.sleep(8)
@@ -291,13 +291,13 @@ async def test_changed_target_takes_another_step(
         listening_to(cluster) as one,
         trio.open_nursery() as nursery,
     ):
-        one.subscribe(["t"], Notes(told, then=slow))
+        one.subscribe(["t"], RecordingListener(events, then=slow))
         nursery.start_soon(drain, one)
         await trio.sleep(1)
         async with member_of(cluster) as two:
             nursery.start_soon(drain, two)
             await until(lambda: len(two.assignment()) == 2)
-            assert told == [("assigned", [T0, T1, T2, T3]), ("revoked", [T2, T3])]
+            assert events == [("assigned", [T0, T1, T2, T3]), ("revoked", [T2, T3])]
             # Notified at 5 s, while the listener ran until 8 s; released at 16 s, and reported then.
             reports = [
                 (time, owned)
@@ -309,17 +309,17 @@ async def test_changed_target_takes_another_step(
 
 
 async def test_new_subscription_is_sent_at_once(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     U0 = TopicPartition("u", 0)
     async with cluster_of(1, records=2) as cluster, listening_to(cluster) as consumer:
         cluster.create_topic("u", 1)
         cluster.append("u", 0, [b"u"])
-        consumer.subscribe(["t"], listener := Notes(told))
+        consumer.subscribe(["t"], listener := RecordingListener(events))
         await consumer.receive()
         await trio.sleep(7)
         consumer.subscribe(["u"], listener)
         assert await values(consumer, 1) == [b"u"]
-        assert told == [("assigned", [T0]), ("revoked", [T0]), ("assigned", [U0])]
+        assert events == [("assigned", [T0]), ("revoked", [T0]), ("assigned", [U0])]
         assert [(time, names) for time, _, names, _ in Said(cluster)(6) if names] == [(7, ["u"])]
         assert consumer.assignment() == {U0}
         consumer.subscribe(["t", "u"], listener)
@@ -375,12 +375,12 @@ def _ids(request: Any) -> list[Any]:
 @pytest.mark.parametrize("seen", [False, True])
 async def test_recreated_topic_is_another(autojump_clock: Clock, seen: bool) -> None:
     """A heartbeat between deletion and creation makes no difference."""
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(1, records=5) as cluster,
         listening_to(cluster, enable_auto_commit=False) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await values(consumer, 5)
         cluster.delete_topic("t")
         await consumer.receive_batch(timeout=7 if seen else 0)
@@ -389,7 +389,7 @@ async def test_recreated_topic_is_another(autojump_clock: Clock, seen: bool) -> 
         cluster.append("t", 0, [b"new"])
         # The new topic is read from its beginning: the position belonged to the old one.
         assert await values(consumer, 1) == [b"new"]
-        assert told == [("assigned", [T0]), ("revoked", [T0]), ("assigned", [T0])]
+        assert events == [("assigned", [T0]), ("revoked", [T0]), ("assigned", [T0])]
 
 
 # Patterns.
@@ -468,12 +468,12 @@ async def test_compiled_pattern_is_matched_locally(
 
 @pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
 async def test_fenced_member_joins_again_at_once(autojump_clock: Clock, code: ErrorCode) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(2, records=5) as cluster,
         listening_to(cluster, max_poll_records=1) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await values(consumer, 2)
         who = me(consumer)
         cluster.fail(BEAT, code)
@@ -484,7 +484,7 @@ async def test_fenced_member_joins_again_at_once(autojump_clock: Clock, code: Er
         with pytest.raises(trio.WouldBlock):
             consumer.receive_nowait()  # nothing of it is delivered any more
         await values(consumer, 1)
-        assert told == [("assigned", [T0, T1]), ("lost", [T0, T1]), ("assigned", [T0, T1])]
+        assert events == [("assigned", [T0, T1]), ("lost", [T0, T1]), ("assigned", [T0, T1])]
         assert me(consumer) == who
         assert [(epoch, owned) for _, epoch, _, owned in Said(cluster)(6)][:2] == [
             (0, []),
@@ -493,19 +493,19 @@ async def test_fenced_member_joins_again_at_once(autojump_clock: Clock, code: Er
 
 
 async def test_session_ended_by_the_broker_is_noticed(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(1, records=1) as cluster,
         listening_to(cluster) as consumer,
         trio.open_nursery() as nursery,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         nursery.start_soon(drain, consumer)
         await trio.sleep(2)
         cluster.freeze(0)
         await trio.sleep(60)
         cluster.thaw(0)
-        await until(lambda: told[1:] == [("lost", [T0]), ("assigned", [T0])], 0.1)
+        await until(lambda: events[1:] == [("lost", [T0]), ("assigned", [T0])], 0.1)
         assert trio.current_time() < 75
         nursery.cancel_scope.cancel()
 
@@ -513,26 +513,26 @@ async def test_session_ended_by_the_broker_is_noticed(autojump_clock: Clock) -> 
 @pytest.mark.parametrize("instance", [None, "i"])
 async def test_member_expires_by_its_own_clock(autojump_clock: Clock, instance: str | None) -> None:
     """45 s after the last answered heartbeat was sent, others may have its partitions."""
-    told: list[Any] = []
+    events: list[Any] = []
 
     async def note(what: str) -> None:
-        told.append(round(trio.current_time(), 3))
+        events.append(round(trio.current_time(), 3))
 
     async with (
         cluster_of(1, records=5) as cluster,
         listening_to(cluster, group_instance_id=instance) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told, then=note))
+        consumer.subscribe(["t"], RecordingListener(events, then=note))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drain, consumer)
             await trio.sleep(12)
             cluster.freeze(0)
             await trio.sleep(50)
-            assert told == [("assigned", [T0]), 0, ("lost", [T0]), 55]
+            assert events == [("assigned", [T0]), 0, ("lost", [T0]), 55]
             cluster.thaw(0)
-            await until(lambda: len(told) == 6)
-            assert told[4] == ("assigned", [T0])
-            assert told[5] < 75
+            await until(lambda: len(events) == 6)
+            assert events[4] == ("assigned", [T0])
+            assert events[5] < 75
             nursery.cancel_scope.cancel()
 
 
@@ -554,10 +554,10 @@ async def test_late_user_makes_the_member_leave(
     autojump_clock: Clock, instance: str | None
 ) -> None:
     """The interval is the user's though it is below the classic session timeout (KIP-62)."""
-    told: list[Any] = []
+    events: list[Any] = []
     settings = {"max_poll_interval_ms": 12_000, "group_instance_id": instance}
     async with cluster_of(2, records=5) as cluster, listening_to(cluster, **settings) as consumer:
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await consumer.receive()
         came = trio.current_time()
         await trio.sleep(60)
@@ -565,9 +565,9 @@ async def test_late_user_makes_the_member_leave(
         assert Said(cluster)(came + 11) == [(came + 12, -1 if instance is None else -2, None, None)]
         with pytest.raises(CommitFailedError, match="max_poll_interval_ms"):
             await consumer.commit()
-        told.clear()
+        events.clear()
         assert (await consumer.receive()).offset == 0
-        assert told == [("lost", [T0, T1]), ("assigned", [T0, T1])]
+        assert events == [("lost", [T0, T1]), ("assigned", [T0, T1])]
         assert state(consumer) == "stable"
 
 
@@ -582,13 +582,13 @@ async def test_late_user_without_partitions_leaves(autojump_clock: Clock) -> Non
 
 
 async def test_member_that_keeps_partitions_is_fenced(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(2) as cluster,
         listening_to(cluster, max_poll_interval_ms=20_000) as one,
         trio.open_nursery() as nursery,
     ):
-        one.subscribe(["t"], Notes(told))
+        one.subscribe(["t"], RecordingListener(events))
         await one.receive_batch(timeout=1)
         async with member_of(cluster) as two:
             nursery.start_soon(drain, two)
@@ -599,7 +599,7 @@ async def test_member_that_keeps_partitions_is_fenced(autojump_clock: Clock) -> 
             assert Said(cluster)(6, who)[-1] == (21, -1, None, None)
             assert round(trio.current_time(), 1) == 21.5  # at its heartbeat after that
             await one.receive_batch(timeout=1)
-            assert told[1:] == [("lost", [T0, T1])]
+            assert events[1:] == [("lost", [T0, T1])]
             nursery.cancel_scope.cancel()
 
 
@@ -608,13 +608,13 @@ async def test_member_that_keeps_partitions_is_fenced(autojump_clock: Clock) -> 
 
 @pytest.mark.parametrize("carried_out", [False, True])
 async def test_lost_heartbeat_is_repeated_in_full(autojump_clock: Clock, carried_out: bool) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(2, records=2) as cluster,
         listening_to(cluster) as consumer,
         trio.open_nursery() as nursery,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         nursery.start_soon(drain, consumer)
         await trio.sleep(6)
         cluster.drop(BEAT, after=carried_out)
@@ -625,7 +625,7 @@ async def test_lost_heartbeat_is_repeated_in_full(autojump_clock: Clock, carried
         assert 10.07 < again[0] < 10.3  # after one backoff
         request = cluster.requests(BEAT)[-1].request
         assert request.rebalance_timeout_ms == 300_000
-        assert told == [("assigned", [T0, T1])]
+        assert events == [("assigned", [T0, T1])]
         nursery.cancel_scope.cancel()
 
 
@@ -660,18 +660,18 @@ async def test_heartbeat_is_retried_after_the_interval(autojump_clock: Clock) ->
 
 
 async def test_member_survives_a_coordinator_move(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(1, nodes=2) as cluster,
         listening_to(cluster) as consumer,
         trio.open_nursery() as nursery,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         nursery.start_soon(drain, consumer)
         await trio.sleep(6)
         cluster.move_coordinator(1)
         await trio.sleep(10)
-        assert told == [("assigned", [T0])]
+        assert events == [("assigned", [T0])]
         assert state(consumer) == "stable"
         assert {seen.node_id for seen in cluster.requests(BEAT) if seen.time > 11} == {1}
         nursery.cancel_scope.cancel()
@@ -689,11 +689,11 @@ async def test_member_survives_a_coordinator_move(autojump_clock: Clock) -> None
 async def test_fatal_group_error_is_raised_by_receive(
     autojump_clock: Clock, code: ErrorCode, kind: type[Exception], joined: bool
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with cluster_of(1, records=1) as cluster:
         failing = cluster.fail(BEAT, code, 1) if not joined else None
         async with listening_to(cluster, enable_auto_commit=False) as consumer:
-            consumer.subscribe(["t"], Notes(told))
+            consumer.subscribe(["t"], RecordingListener(events))
             if joined:
                 await consumer.receive()
                 failing = cluster.fail(BEAT, code, 1)
@@ -702,9 +702,9 @@ async def test_fatal_group_error_is_raised_by_receive(
                     await consumer.receive()
             assert failing is not None
             assert failing.used == 1
-            consumer.subscribe(["t"], Notes(told))
+            consumer.subscribe(["t"], RecordingListener(events))
             assert await values(consumer, 1) == [b"0"]
-            assert told == ([("assigned", [T0]), ("lost", [T0])] if joined else []) + [
+            assert events == ([("assigned", [T0]), ("lost", [T0])] if joined else []) + [
                 ("assigned", [T0])
             ]
 
@@ -781,9 +781,9 @@ async def test_static_member_regains_its_partitions(autojump_clock: Clock) -> No
 async def test_resubscribed_member_keeps_its_id(
     autojump_clock: Clock,
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with cluster_of(1, records=3) as cluster, listening_to(cluster) as consumer:
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await consumer.receive()
         who = me(consumer)
         await consumer.unsubscribe()
@@ -791,9 +791,9 @@ async def test_resubscribed_member_keeps_its_id(
         assert state(consumer) == "unjoined"
         await trio.sleep(20)
         assert Said(cluster)()[-1][1] == -1
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         assert (await consumer.receive()).offset == 1
-        assert told == [("assigned", [T0]), ("revoked", [T0]), ("assigned", [T0])]
+        assert events == [("assigned", [T0]), ("revoked", [T0]), ("assigned", [T0])]
         assert me(consumer) == who
 
 

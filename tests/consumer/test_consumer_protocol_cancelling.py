@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, until, values
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka._api.consumer.consumer import Consumer
@@ -24,7 +24,7 @@ class Given(NamedTuple):
     cluster: ScriptedCluster
     consumer: Consumer
     got: list[tuple[int, int]]
-    told: list[Any]
+    events: list[Any]
 
 
 @asynccontextmanager
@@ -37,7 +37,7 @@ async def fresh(**settings: Any) -> AsyncIterator[Given]:
         consumer_of(cluster, **(PROTOCOL | settings)) as consumer,
     ):
         given = Given(cluster, consumer, [], [])
-        consumer.subscribe(["t"], Notes(given.told, then=work))
+        consumer.subscribe(["t"], RecordingListener(given.events, then=work))
         yield given
 
 
@@ -53,7 +53,7 @@ async def the_rest_comes(given: Given) -> None:
             record = await given.consumer.receive()
             given.got.append((record.partition, record.offset))
     assert sorted(given.got) == [(partition, offset) for partition in (0, 1) for offset in range(6)]
-    assert given.told[-1] == ("assigned", [T0, T1])
+    assert given.events[-1] == ("assigned", [T0, T1])
     await assert_nothing_left(given.cluster, given.consumer)
 
 
@@ -82,7 +82,7 @@ async def test_revoking_receive_may_be_cancelled(autojump_clock: Clock) -> None:
             await scenario(given)
             while given.consumer.statistics().generation != 3:
                 await given.consumer.receive_batch(timeout=1)
-        first, *others = [what for what, _ in given.told]
+        first, *others = [what for what, _ in given.events]
         assert (first, set(others)) == ("assigned", {"revoked"})
         assert len(given.consumer.assignment()) == 1
 

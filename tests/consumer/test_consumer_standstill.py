@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member_of
 from trio.testing import MockClock as Clock
 
 from trikafka import KafkaTimeoutError, TopicPartition, TrikafkaError
@@ -216,9 +216,9 @@ async def test_broken_consumer_api_is_logged(
         lines = [
             record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
         ]
-        told = [line for line in lines if any(name in line for name in api.names)]
-        assert told, (lines, consumer.health())
-        assert not consumer.health().ok, told
+        named = [line for line in lines if any(name in line for name in api.names)]
+        assert named, (lines, consumer.health())
+        assert not consumer.health().ok, named
         assert len(set(lines)) == len(lines) <= 6, lines
         cluster._script._rules.clear()
 
@@ -334,19 +334,24 @@ async def test_hanging_listener_is_named(
         cluster_of(records=3) as cluster,
         consumer_of(cluster, group_id="g", group_protocol=protocol) as consumer,
     ):
-        consumer.subscribe(["t"], listener=Notes(log, then=then))
+        consumer.subscribe(["t"], listener=RecordingListener(log, then=then))
         for _ in range(30):
             began = trio.current_time()
             assert not await consumer.receive_batch(timeout=0.5)
             assert trio.current_time() - began <= 0.6
         assert log == [("assigned", [T0])], "it goes on, and is not started again"
         assert not consumer.health().ok
-        assert "on_partitions_assigned of <consuming.Notes" in consumer.health().stalled[T0]
+        assert (
+            "on_partitions_assigned of <consuming.RecordingListener"
+            in consumer.health().stalled[T0]
+        )
         lines = [
             record.getMessage() for record in caplog.records if record.name == "trikafka.consumer"
         ]
         assert lines
-        assert all("on_partitions_assigned of <consuming.Notes" in line for line in lines)
+        assert all(
+            "on_partitions_assigned of <consuming.RecordingListener" in line for line in lines
+        )
         hang.set()
         assert len(await consumer.receive_batch(timeout=5)) == 3
         assert consumer.health().ok
@@ -360,7 +365,7 @@ async def test_late_listener_error_is_raised(autojump_clock: Clock) -> None:
             raise ValueError("the listener's")
 
     async with cluster_of(records=3) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], listener=Notes([], then=then))
+        consumer.subscribe(["t"], listener=RecordingListener([], then=then))
         assert not await consumer.receive_batch(timeout=0.5)
         await trio.sleep(5)
         with pytest.raises(ValueError, match="the listener's"):
@@ -381,7 +386,7 @@ async def test_cancelled_receive_reruns_the_listener(
                 log.append("cancelled")
 
     async with cluster_of(records=3) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], listener=Notes(log, then=then))
+        consumer.subscribe(["t"], listener=RecordingListener(log, then=then))
         assert not await consumer.receive_batch(timeout=2)  # the listener goes on
         with trio.move_on_after(1):
             await consumer.receive_batch(timeout=60)
@@ -398,7 +403,7 @@ async def test_receive_in_a_listener_is_refused(autojump_clock: Clock) -> None:
             if what == "assigned":
                 await consumer.receive_batch(timeout=60)
 
-        consumer.subscribe(["t"], listener=Notes([], then=then))
+        consumer.subscribe(["t"], listener=RecordingListener([], then=then))
         with trio.fail_after(30), pytest.raises(trio.BusyResourceError):  # noqa: PT012
             while True:
                 await consumer.receive_batch(timeout=0.5)
@@ -409,7 +414,7 @@ async def test_close_with_a_hanging_listener_is_bounded(autojump_clock: Clock) -
         await trio.sleep_forever()
 
     async with cluster_of(records=3) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], listener=Notes([], then=then))
+        consumer.subscribe(["t"], listener=RecordingListener([], then=then))
         assert not await consumer.receive_batch(timeout=2)
         began = trio.current_time()
         await consumer.aclose(timeout=3)
@@ -431,7 +436,7 @@ async def test_cancelled_receive_completes_listener_once(
 
         got: list[int] = []
         async with cluster_of(records=3) as cluster, consumer_of(cluster, group_id="g") as consumer:
-            consumer.subscribe(["t"], listener=Notes([], then=then))
+            consumer.subscribe(["t"], listener=RecordingListener([], then=then))
             yield consumer, got, ended
 
     async def scenario(given: Any) -> None:
@@ -463,7 +468,7 @@ async def test_listener_may_end_at_the_timeout(
     async with cluster_of(2, records=3) as cluster:
         settings: dict[str, Any] = {"group_id": "g", "group_protocol": "classic"}
         async with consumer_of(cluster, **settings) as consumer:
-            consumer.subscribe(["t"], listener=Notes([], then=then))
+            consumer.subscribe(["t"], listener=RecordingListener([], then=then))
             got = 0
             with trio.fail_after(60):
                 while got < 6:
@@ -489,7 +494,7 @@ async def test_listener_is_bounded_by_poll_interval(
 
     settings = {"max_poll_interval_ms": 10_000, "session_timeout_ms": 6000, "group_id": "g"}
     async with cluster_of(records=3) as cluster, consumer_of(cluster, **settings) as consumer:
-        consumer.subscribe(["t"], listener=Notes(log, then=then))
+        consumer.subscribe(["t"], listener=RecordingListener(log, then=then))
         with trio.fail_after(60), pytest.raises(KafkaTimeoutError, match="on_partitions_assigned"):  # noqa: PT012
             while True:
                 await consumer.receive_batch(timeout=timeout)

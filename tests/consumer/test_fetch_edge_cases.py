@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import OffsetAndMetadata, TopicPartition
@@ -32,7 +32,7 @@ async def test_validation_may_end_during_a_revoke(
         cluster_of(nodes=2, records=10) as cluster,
         consumer_of(cluster, group_id="g") as consumer,
     ):
-        consumer.subscribe(["t"], Notes([], then=slow))
+        consumer.subscribe(["t"], RecordingListener([], then=slow))
         assert len(await values(consumer, 10)) == 10
         cluster.delay("OffsetForLeaderEpoch", 2, 1, after=True)
         cluster.move_leader("t", 0, 1)

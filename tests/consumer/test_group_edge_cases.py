@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import T0, RecordingListener, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock
 
 from trikafka import RebalanceListener, SubscriptionPattern, TopicPartition
@@ -167,10 +167,10 @@ async def test_unused_broker_assignor_is_logged_once(
             cluster.append("t", 0, [b"next"])
             consumer.subscribe(["t"])
             await values(consumer, 1)
-    told = [
+    logged = [
         record.message for record in caplog.records if "group_remote_assignor" in record.message
     ]
-    assert told == [
+    assert logged == [
         "group g: group_remote_assignor='uniform' has no effect, because the group uses the "
         "classic protocol; set partition_assignment_strategy for it"
     ]
@@ -322,7 +322,7 @@ async def test_misspelt_listener_method_is_refused(
         with pytest.raises(ConfigurationError, match=error.replace("?", r"\?")):
             consumer.subscribe(["t"], listener)
         consumer.subscribe(["t"], Helped())
-        consumer.subscribe(["t"], Notes([]))
+        consumer.subscribe(["t"], RecordingListener([]))
 
 
 # An error that stops the group's work, at whatever moment.
@@ -352,9 +352,9 @@ async def test_error_at_the_last_revocation_is_raised(
 
             settings: dict[str, Any] = {"group_id": "g", "group_protocol": protocol}
             async with consumer_of(cluster, **settings) as consumer:
-                consumer.subscribe(["t"], Notes([], then=then))
+                consumer.subscribe(["t"], RecordingListener([], then=then))
                 await values(consumer, 1)
-                consumer.subscribe(["u"], Notes([], then=then))
+                consumer.subscribe(["u"], RecordingListener([], then=then))
                 with pytest.raises(AuthorizationError):
                     await values(consumer, 1)
                 refused[0].remove()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, until, values
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka.errors import ErrorCode, FencedInstanceIdError
@@ -28,11 +28,11 @@ def member_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
 
 async def stops_after(cluster: ScriptedCluster, **settings: Any) -> float:
     """Return how long after its last answered heartbeat a member takes itself for removed."""
-    told: list[Any] = []
+    events: list[Any] = []
     for number in (0, 1):
         cluster.move_leader("t", number, 1)
     async with member_of(cluster, **settings) as consumer:
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await values(consumer, 6)
         await trio.sleep(3.5)
         last = max(seen.time for seen in cluster.requests(BEAT))
@@ -43,7 +43,7 @@ async def stops_after(cluster: ScriptedCluster, **settings: Any) -> float:
         with pytest.raises(trio.WouldBlock):
             consumer.receive_nowait()
         assert not await consumer.receive_batch(timeout=1)
-        assert told == [("assigned", [T0, T1]), ("lost", [T0, T1])]
+        assert events == [("assigned", [T0, T1]), ("lost", [T0, T1])]
         return late
 
 
@@ -201,15 +201,15 @@ async def test_living_holder_of_the_instance_is_raised(autojump_clock: Clock) ->
 
 
 async def test_interval_over_the_session_is_shortened(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     settings: dict[str, Any] = {"session_timeout_ms": 3_000}
     async with (
         cluster_of(1, records=1, consumer_heartbeat_interval=1_000) as cluster,
         member_of(cluster, **settings) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await values(consumer, 1)
         assert not await consumer.receive_batch(timeout=20)
         times = [seen.time for seen in cluster.requests(BEAT)]
         assert times[-1] - times[-2] == pytest.approx(1, abs=0.01)
-        assert told == [("assigned", [T0])]
+        assert events == [("assigned", [T0])]

@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, T2, T3, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import (
+    T0,
+    T1,
+    T2,
+    T3,
+    RecordingListener,
+    cluster_of,
+    consumer_of,
+    member_of,
+    until,
+    values,
+)
 from trio.testing import MockClock as Clock
 
 from trikafka import TopicPartition, hookimpl
@@ -78,10 +89,10 @@ async def test_heartbeats_continue_during_long_work(
 async def test_late_user_leaves_at_the_exact_time(
     autojump_clock: Clock, strategy: tuple[str, ...]
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     settings = FAST | {"partition_assignment_strategy": strategy}
     async with cluster_of(2, records=5) as cluster, member_of(cluster, **settings) as consumer:
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await consumer.receive()
         came, before = trio.current_time(), len(cluster.requests("JoinGroup"))
         await trio.sleep(60)
@@ -94,10 +105,10 @@ async def test_late_user_leaves_at_the_exact_time(
             await consumer.commit({T0: 1})
         assert not [seen for seen in times(cluster, "OffsetCommit") if seen >= came + 10]
         assert len(cluster.requests("JoinGroup")) == before  # only the next receive joins again
-        told.clear()
+        events.clear()
         record = await consumer.receive()
         assert record.offset == 0  # nothing had been committed
-        assert told == [("lost", [T0, T1]), ("assigned", [T0, T1])]
+        assert events == [("lost", [T0, T1]), ("assigned", [T0, T1])]
         assert consumer.statistics().state == "stable"
 
 
@@ -138,17 +149,17 @@ async def test_poll_interval_is_at_least_the_session(autojump_clock: Clock) -> N
 
 
 async def test_slow_listener_exceeds_the_interval(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
 
     async def dawdle(what: str) -> None:
-        if what == "assigned" and len(told) == 1:
+        if what == "assigned" and len(events) == 1:
             await trio.sleep(25)
 
     async with (
         cluster_of(records=2) as cluster,
         consumer_of(cluster, group_id="g", **FAST) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told, then=dawdle))
+        consumer.subscribe(["t"], RecordingListener(events, then=dawdle))
         with pytest.raises(
             KafkaTimeoutError, match=r"on_partitions_assigned of .* did not finish within 10 s"
         ):
@@ -156,7 +167,7 @@ async def test_slow_listener_exceeds_the_interval(autojump_clock: Clock) -> None
         assert trio.current_time() == 10
         assert await values(consumer, 1) == [b"0"]
         assert times(cluster, "LeaveGroup") == [10]
-        assert told == [("assigned", [T0]), ("lost", [T0]), ("assigned", [T0])]
+        assert events == [("assigned", [T0]), ("lost", [T0]), ("assigned", [T0])]
 
 
 async def test_heartbeats_continue_in_a_listener(autojump_clock: Clock) -> None:
@@ -167,16 +178,16 @@ async def test_heartbeats_continue_in_a_listener(autojump_clock: Clock) -> None:
         cluster_of(records=2) as cluster,
         consumer_of(cluster, group_id="g", **FAST) as consumer,
     ):
-        consumer.subscribe(["t"], Notes([], then=work))
+        consumer.subscribe(["t"], RecordingListener([], then=work))
         assert await values(consumer, 1) == [b"0"]
         assert len(cluster.requests("Heartbeat")) >= 8
 
 
 async def test_eager_rebalance_waits_for_the_user(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     settings = FAST | {"partition_assignment_strategy": ["range"]}
     async with cluster_of(2, records=10) as cluster, member_of(cluster, **settings) as first:
-        first.subscribe(["t"], Notes(told))
+        first.subscribe(["t"], RecordingListener(events))
         await first.receive()
         began = trio.current_time()
         async with member_of(cluster, **settings) as second, trio.open_nursery() as nursery:
@@ -185,17 +196,17 @@ async def test_eager_rebalance_waits_for_the_user(autojump_clock: Clock) -> None
             assert not [seen for seen in times(cluster, "JoinGroup", began) if seen > began + 1]
             assert len([seen for seen in times(cluster, "Heartbeat") if seen > began]) >= 7
             await first.receive()
-            assert [what for what, _ in told] == ["assigned", "revoked", "assigned"]
-            assert told[1][1] == [T0, T1]
+            assert [what for what, _ in events] == ["assigned", "revoked", "assigned"]
+            assert events[1][1] == [T0, T1]
             assert len(first.assignment()) == len(second.assignment()) == 1
             assert not cluster.requests("LeaveGroup")
             nursery.cancel_scope.cancel()
 
 
 async def test_cooperative_rebalance_moves_few(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with cluster_of(4, records=10) as cluster, member_of(cluster, **COOPERATIVE) as first:
-        first.subscribe(["t"], Notes(told))
+        first.subscribe(["t"], RecordingListener(events))
         await first.receive()
         async with member_of(cluster, **COOPERATIVE) as second, trio.open_nursery() as nursery:
             nursery.start_soon(drain, first, [])
@@ -203,7 +214,7 @@ async def test_cooperative_rebalance_moves_few(autojump_clock: Clock) -> None:
             kept, gone = sorted(first.assignment()), sorted(second.assignment())
             assert len(kept) == len(gone) == 2
             assert sorted(kept + gone) == [T0, T1, T2, T3]
-            assert told == [("assigned", [T0, T1, T2, T3]), ("revoked", gone)]
+            assert events == [("assigned", [T0, T1, T2, T3]), ("revoked", gone)]
             nursery.cancel_scope.cancel()
 
 
@@ -266,17 +277,17 @@ async def test_batch_survives_a_cooperative_rebalance(autojump_clock: Clock) -> 
 
 
 async def test_listeners_run_backwards_on_revoke(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     plugin = SimpleNamespace(
-        trikafka_rebalance_listener=hookimpl(lambda context: Notes(told, "plugin"))
+        trikafka_rebalance_listener=hookimpl(lambda context: RecordingListener(events, "plugin"))
     )
     async with (
         cluster_of() as cluster,
         consumer_of(cluster, group_id="g", plugins=[plugin]) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told, "user"))
+        consumer.subscribe(["t"], RecordingListener(events, "user"))
         await consumer.receive_batch(timeout=1)
-    assert told == [
+    assert events == [
         ("plugin", "assigned", [T0]),
         ("user", "assigned", [T0]),
         ("user", "revoked", [T0]),
@@ -287,22 +298,22 @@ async def test_listeners_run_backwards_on_revoke(autojump_clock: Clock) -> None:
 async def test_listener_error_is_raised_by_receive(
     autojump_clock: Clock,
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
 
     async def fail(what: str) -> None:
         raise LookupError(what)
 
     async with cluster_of(records=1) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], Notes(told, then=fail))
+        consumer.subscribe(["t"], RecordingListener(events, then=fail))
         with pytest.raises(LookupError, match="assigned"):
             await consumer.receive()
         assert await values(consumer, 1) == [b"0"]
         with pytest.raises(LookupError, match="revoked"):
             await consumer.unsubscribe()
-        consumer.subscribe(["t"], Notes(told))
-        assert told == [("assigned", [T0]), ("revoked", [T0])]
+        consumer.subscribe(["t"], RecordingListener(events))
+        assert events == [("assigned", [T0]), ("revoked", [T0])]
         assert not await consumer.receive_batch(timeout=2)
-        assert told[2:] == [("assigned", [T0])]
+        assert events[2:] == [("assigned", [T0])]
 
 
 async def test_listener_does_not_end_a_loop(autojump_clock: Clock) -> None:
@@ -312,27 +323,27 @@ async def test_listener_does_not_end_a_loop(autojump_clock: Clock) -> None:
         raise StopAsyncIteration
 
     async with cluster_of(records=1) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], Notes([], then=end))
+        consumer.subscribe(["t"], RecordingListener([], then=end))
         with pytest.raises(RuntimeError, match=r"on_partitions_assigned .* StopAsyncIteration"):
             await anext(consumer)
         assert await values(consumer, 1) == [b"0"]
-        consumer.subscribe(["t"], Notes([]))
+        consumer.subscribe(["t"], RecordingListener([]))
 
 
 async def test_cancelled_listener_runs_again(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
 
     async def slow(what: str) -> None:
         await trio.sleep(2)
-        told.append("through")
+        events.append("through")
 
     async with cluster_of(records=1) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], Notes(told, then=slow))
+        consumer.subscribe(["t"], RecordingListener(events, then=slow))
         with trio.move_on_after(1):
             await consumer.receive()
-        assert told == [("assigned", [T0])]
+        assert events == [("assigned", [T0])]
         assert await values(consumer, 1) == [b"0"]
-        assert told == [("assigned", [T0]), ("assigned", [T0]), "through"]
+        assert events == [("assigned", [T0]), ("assigned", [T0]), "through"]
 
 
 async def test_listener_may_seek_and_commit(autojump_clock: Clock) -> None:
@@ -347,7 +358,7 @@ async def test_listener_may_seek_and_commit(autojump_clock: Clock) -> None:
             else:
                 await consumer.commit()
 
-        consumer.subscribe(["t"], Notes([], then=act))
+        consumer.subscribe(["t"], RecordingListener([], then=act))
         assert await values(consumer, 2) == [b"6", b"7"]
         await consumer.unsubscribe()
         assert cluster.committed("g", T0).offset == 8
@@ -360,7 +371,7 @@ async def test_listener_may_not_receive(autojump_clock: Clock) -> None:
             if what == "assigned":
                 await consumer.receive()
 
-        consumer.subscribe(["t"], Notes([], then=act))
+        consumer.subscribe(["t"], RecordingListener([], then=act))
         with pytest.raises(trio.BusyResourceError):
             await consumer.receive()
 
@@ -408,13 +419,13 @@ async def test_generation_change_while_syncing_rejoins(autojump_clock: Clock, co
 async def test_forgotten_member_loses_its_partitions(
     autojump_clock: Clock, code: int, strategy: tuple[str, ...]
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     settings = FAST | {"partition_assignment_strategy": strategy}
     async with (
         cluster_of(records=9) as cluster,
         consumer_of(cluster, group_id="g", **settings) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await consumer.receive()
         member = consumer.statistics().member_id
         cluster.fail("Heartbeat", code)
@@ -423,7 +434,7 @@ async def test_forgotten_member_loses_its_partitions(
         with pytest.raises(CommitFailedError):
             await consumer.commit()
         assert (await consumer.receive()).offset == 0
-        assert told == [("assigned", [T0]), ("lost", [T0]), ("assigned", [T0])]
+        assert events == [("assigned", [T0]), ("lost", [T0]), ("assigned", [T0])]
         assert (consumer.statistics().member_id == member) is (code == 22)
 
 
@@ -440,12 +451,12 @@ async def test_transient_heartbeat_errors_are_harmless(autojump_clock: Clock) ->
 
 @pytest.mark.parametrize("code", [24, 82])
 async def test_fatal_heartbeat_error_is_raised(autojump_clock: Clock, code: int) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(records=9) as cluster,
         consumer_of(cluster, group_id="g", **FAST) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await consumer.receive()
         cluster.fail("Heartbeat", code, None)
         await trio.sleep(3)
@@ -455,7 +466,7 @@ async def test_fatal_heartbeat_error_is_raised(autojump_clock: Clock, code: int)
             ) as caught:
                 await consumer.receive()
             assert caught.value.code == code
-        assert told == [("assigned", [T0]), ("lost", [T0])]
+        assert events == [("assigned", [T0]), ("lost", [T0])]
         assert len(cluster.requests("JoinGroup")) == 2
 
 
@@ -574,19 +585,19 @@ async def test_pattern_follows_new_topics(autojump_clock: Clock) -> None:
 async def test_new_subscription_replaces_the_old(
     autojump_clock: Clock, strategy: tuple[str, ...]
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with ScriptedCluster(topics={"a": 1, "b": 1}) as cluster:
         cluster.append("a", 0, [b"a0", b"a1"])
         cluster.append("b", 0, [b"b0"])
         settings = {"group_id": "g", "partition_assignment_strategy": strategy}
         async with consumer_of(cluster, **settings) as consumer:
-            consumer.subscribe(["a"], Notes(told))
+            consumer.subscribe(["a"], RecordingListener(events))
             assert await values(consumer, 1) == [b"a0"]
-            consumer.subscribe(["b"], Notes(told))
+            consumer.subscribe(["b"], RecordingListener(events))
             assert await values(consumer, 1) == [b"b0"]
             assert consumer.assignment() == {("b", 0)}
             a, b = TopicPartition("a", 0), TopicPartition("b", 0)
-            assert told == [("assigned", [a]), ("revoked", [a]), ("assigned", [b])]
+            assert events == [("assigned", [a]), ("revoked", [a]), ("assigned", [b])]
             assert cluster.committed("g", a).offset == 1
             last = cluster.requests("JoinGroup")[-1].request
             owned = b"\x00\x01a" in bytes(last.protocols[0].metadata)
@@ -594,10 +605,10 @@ async def test_new_subscription_replaces_the_old(
 
 
 async def test_resubscribing_continues_at_the_commit(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with cluster_of(records=5) as cluster, consumer_of(cluster, group_id="g") as consumer:
         for round_ in range(3):
-            consumer.subscribe(["t"], Notes(told))
+            consumer.subscribe(["t"], RecordingListener(events))
             assert await values(consumer, 1) == [b"%d" % round_]
             await consumer.unsubscribe()
             assert not cluster.group("g").members
@@ -605,22 +616,22 @@ async def test_resubscribing_continues_at_the_commit(autojump_clock: Clock) -> N
             assert consumer.statistics().state == "unjoined"
             with pytest.raises(IllegalStateError):
                 await consumer.receive()
-        assert told == [("assigned", [T0]), ("revoked", [T0])] * 3
+        assert events == [("assigned", [T0]), ("revoked", [T0])] * 3
         consumer.assign([T0])
         assert await values(consumer, 1) == [b"3"]
 
 
 async def test_unsubscribe_after_the_poll_interval(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(records=5) as cluster,
         consumer_of(cluster, group_id="g", **FAST) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await consumer.receive()
         await trio.sleep(20)
         await consumer.unsubscribe()
-        assert told == [("assigned", [T0]), ("lost", [T0])]
+        assert events == [("assigned", [T0]), ("lost", [T0])]
         consumer.subscribe(["t"])
         assert await values(consumer, 1) == [b"0"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import T0, RecordingListener, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka.error_codes import ErrorCode
@@ -48,7 +48,7 @@ async def test_leave_is_sent_despite_troubles(
                 cluster, group_id="g", close_timeout_ms=8_000, auto_commit_interval_ms=1e9
             ) as consumer:
                 consumer.subscribe(
-                    ["t"], Notes([], then=forever if "listener" in trouble else None)
+                    ["t"], RecordingListener([], then=forever if "listener" in trouble else None)
                 )
                 await values(consumer, 3)
                 if trouble == "commit refused for ever":
@@ -87,7 +87,9 @@ async def test_cancelled_program_sends_leave(autojump_clock: Clock, code: int | 
 @pytest.mark.parametrize("trouble", ["OffsetCommit", "listener"])
 async def test_close_with_timeout_0_sends_leave(autojump_clock: Clock, trouble: str) -> None:
     async with cluster_of(records=9) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], Notes([], then=forever if trouble == "listener" else None))
+        consumer.subscribe(
+            ["t"], RecordingListener([], then=forever if trouble == "listener" else None)
+        )
         await values(consumer, 3)
         if trouble != "listener":
             cluster.fail("OffsetCommit", 14, None)
@@ -177,7 +179,7 @@ async def test_exception_of_a_close_hides_no_other(autojump_clock: Clock, way: s
     async with cluster_of(records=9) as cluster:
         with pytest.raises(Boom) as caught:  # noqa: PT012
             async with consumer_of(cluster, group_id="g") as consumer:
-                consumer.subscribe(["t"], Notes([], then=fail))
+                consumer.subscribe(["t"], RecordingListener([], then=fail))
                 await consumer.receive()
                 if way == "aclose":
                     with pytest.raises(LookupError):
@@ -193,7 +195,7 @@ async def test_exception_of_a_close_hides_no_other(autojump_clock: Clock, way: s
 
 
 async def test_close_during_unsubscribe_leaves_once(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
 
     async def slow(what: str) -> None:
         await trio.sleep(what == "revoked")
@@ -203,12 +205,12 @@ async def test_close_during_unsubscribe_leaves_once(autojump_clock: Clock) -> No
         consumer_of(cluster, group_id="g") as consumer,
         trio.open_nursery() as nursery,
     ):
-        consumer.subscribe(["t"], Notes(told, then=slow))
+        consumer.subscribe(["t"], RecordingListener(events, then=slow))
         await values(consumer, 3)
         nursery.start_soon(consumer.unsubscribe)
         await trio.sleep(0.5)
         await consumer.aclose()
-        assert [what for what, _ in told] == ["assigned", "revoked"]
+        assert [what for what, _ in events] == ["assigned", "revoked"]
         assert len(cluster.requests("LeaveGroup")) == 1
 
 

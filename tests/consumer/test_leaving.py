@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka._api.consumer.consumer import Consumer
@@ -29,7 +29,7 @@ async def half_a_second(what: str) -> None:
 
 @asynccontextmanager
 async def member_in(
-    state: str, told: list[Any] | None = None, **settings: Any
+    state: str, events: list[Any] | None = None, **settings: Any
 ) -> AsyncIterator[Pair]:
     """Open a member that has received a record and then got into ``state``.
 
@@ -37,7 +37,9 @@ async def member_in(
     """
     async with cluster_of(2, records=6) as cluster:
         async with consumer_of(cluster, group_id="g", **(FAST | settings)) as consumer:
-            consumer.subscribe(["t"], Notes([] if told is None else told, then=half_a_second))
+            consumer.subscribe(
+                ["t"], RecordingListener([] if events is None else events, then=half_a_second)
+            )
             await consumer.receive()
             if state == "fenced":
                 cluster.group("g").remove(consumer.statistics().member_id)
@@ -110,12 +112,12 @@ async def test_cancelled_close_leaves_the_group(
 
 
 async def test_cancelled_close_commits_and_leaves_once(autojump_clock: Clock) -> None:
-    told: list[Any] = []
-    async with member_in("stable", told) as (cluster, consumer):
+    events: list[Any] = []
+    async with member_in("stable", events) as (cluster, consumer):
         with trio.move_on_after(0.1):
             await consumer.aclose()
     # The call that was cancelled is made again.
-    assert [what for what, _ in told] == [
+    assert [what for what, _ in events] == [
         "assigned",
         "revoked",
         "revoked",
@@ -127,8 +129,8 @@ async def test_cancelled_close_commits_and_leaves_once(autojump_clock: Clock) ->
 async def test_second_unsubscribe_waits_for_the_first(
     autojump_clock: Clock, first_is_cut: bool
 ) -> None:
-    told: list[Any] = []
-    async with member_in("stable", told) as (cluster, consumer):
+    events: list[Any] = []
+    async with member_in("stable", events) as (cluster, consumer):
         joins, began = len(cluster.requests("JoinGroup")), trio.current_time()
 
         async def one() -> None:
@@ -141,7 +143,7 @@ async def test_second_unsubscribe_waits_for_the_first(
             await consumer.unsubscribe()
             assert trio.current_time() - began == pytest.approx(0.2 if first_is_cut else 0.5)
             assert consumer.statistics().state == "unjoined"
-        assert [what for what, _ in told] == ["assigned", "revoked"]
+        assert [what for what, _ in events] == ["assigned", "revoked"]
         await trio.sleep(1)
         assert len(cluster.requests("LeaveGroup")) == 1
         await can_start_over(cluster, consumer)
@@ -153,7 +155,7 @@ async def test_earlier_limit_of_two_leaves_counts(autojump_clock: Clock) -> None
         await trio.sleep(8 if what == "revoked" else 0)
 
     async with cluster_of(2, records=6) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], Notes([], then=long))
+        consumer.subscribe(["t"], RecordingListener([], then=long))
         await consumer.receive()
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -207,13 +209,13 @@ async def test_receive_ends_with_the_subscription(autojump_clock: Clock) -> None
 async def test_listener_may_not_leave(
     autojump_clock: Clock, call: str, where: str, in_a_child: bool
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
 
     async def leave(what: str) -> None:
         if what == where:
             with pytest.raises(IllegalStateError, match="listener"):
                 await getattr(consumer, call)()
-            told.append("refused")
+            events.append("refused")
 
     async def act(what: str) -> None:
         if in_a_child:
@@ -223,11 +225,11 @@ async def test_listener_may_not_leave(
             await leave(what)
 
     async with cluster_of(records=3) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], Notes(told, then=act))
+        consumer.subscribe(["t"], RecordingListener(events, then=act))
         assert await values(consumer, 1) == [b"0"]
         await consumer.unsubscribe()
-        assert told.count("refused") == 1
-        assert len(told) == 3
+        assert events.count("refused") == 1
+        assert len(events) == 3
         consumer.subscribe(["t"])
         assert await values(consumer, 1) == [b"1"]
 
@@ -244,7 +246,7 @@ async def test_listener_may_let_another_task_leave(autojump_clock: Clock) -> Non
                 nursery.start_soon(consumer.unsubscribe)
                 await trio.sleep(1)
 
-        consumer.subscribe(["t"], Notes([], then=act))
+        consumer.subscribe(["t"], RecordingListener([], then=act))
         with pytest.raises((IllegalStateError, trio.BusyResourceError)):
             await values(consumer, 4)
 
@@ -256,7 +258,7 @@ async def test_revoked_listener_may_not_receive(autojump_clock: Clock, leave: st
             await consumer.receive()
 
     async with cluster_of(records=3) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], Notes([], then=act))
+        consumer.subscribe(["t"], RecordingListener([], then=act))
         await consumer.receive()
         began = trio.current_time()
         with pytest.raises(
@@ -279,7 +281,7 @@ async def test_listener_of_a_close_may_commit_and_close(autojump_clock: Clock) -
                     consumer.subscribe(["t"])
 
         async with consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer:
-            consumer.subscribe(["t"], Notes([], then=act))
+            consumer.subscribe(["t"], RecordingListener([], then=act))
             await values(consumer, 2)
         assert cluster.committed("g", T0).offset == 7
 
@@ -292,7 +294,7 @@ async def test_last_commit_comes_before_listeners(autojump_clock: Clock) -> None
             seen.append(len(cluster.requests("OffsetCommit")))
 
         async with consumer_of(cluster, group_id="g") as consumer:
-            consumer.subscribe(["t"], Notes([], then=act))
+            consumer.subscribe(["t"], RecordingListener([], then=act))
             await values(consumer, 2)
         assert seen == [0, 1]
         (last_commit,) = cluster.requests("OffsetCommit")
@@ -302,11 +304,11 @@ async def test_last_commit_comes_before_listeners(autojump_clock: Clock) -> None
 
 @pytest.mark.parametrize("leave", ["unsubscribe", "aclose"])
 async def test_listeners_do_not_overlap_when_leaving(autojump_clock: Clock, leave: str) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
 
     async def slow(what: str) -> None:
         await trio.sleep(2)
-        told.append(f"{what}: through")
+        events.append(f"{what}: through")
 
     async with (
         cluster_of() as cluster,
@@ -318,11 +320,16 @@ async def test_listeners_do_not_overlap_when_leaving(autojump_clock: Clock, leav
             with pytest.raises((IllegalStateError, trio.ClosedResourceError)):
                 await consumer.receive()
 
-        consumer.subscribe(["t"], Notes(told, then=slow))
+        consumer.subscribe(["t"], RecordingListener(events, then=slow))
         nursery.start_soon(receive)
         await trio.sleep(1)
         await getattr(consumer, leave)()
-    assert told == [("assigned", [T0]), "assigned: through", ("revoked", [T0]), "revoked: through"]
+    assert events == [
+        ("assigned", [T0]),
+        "assigned: through",
+        ("revoked", [T0]),
+        "revoked: through",
+    ]
 
 
 async def test_hanging_listener_ends_at_the_close_limit(
@@ -336,7 +343,7 @@ async def test_hanging_listener_ends_at_the_close_limit(
         consumer_of(cluster, group_id="g") as consumer,
         trio.open_nursery() as nursery,
     ):
-        consumer.subscribe(["t"], Notes([], then=hang))
+        consumer.subscribe(["t"], RecordingListener([], then=hang))
         nursery.start_soon(consumer.receive_batch)
         await trio.sleep(1)
         await consumer.aclose(3)
@@ -365,24 +372,24 @@ async def test_new_subscription_clears_a_fatal_error(autojump_clock: Clock, api:
 async def test_fatal_error_releases_old_partitions(
     autojump_clock: Clock, api: str, strategy: str
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     settings: Any = FAST | {"group_id": "g", "partition_assignment_strategy": [strategy]}
     async with cluster_of(2, records=6) as cluster, consumer_of(cluster, **settings) as consumer:
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await consumer.receive()
         if api == "JoinGroup":
             cluster.fail("Heartbeat", 27, times=1)
         cluster.fail(api, 30, times=1)
         with pytest.raises(AuthorizationError):
             await values(consumer, 100)
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await consumer.receive_batch(timeout=2)
         await consumer.receive_batch(timeout=0)
         assert consumer.statistics().state == "stable"
         # A member that is out commits nothing.
         assert bool(cluster.requests("OffsetCommit")) == ((api, strategy) == ("JoinGroup", "range"))
         gone = "revoked" if (api, strategy) == ("JoinGroup", "range") else "lost"
-        assert told == [("assigned", [T0, T1]), (gone, [T0, T1]), ("assigned", [T0, T1])]
+        assert events == [("assigned", [T0, T1]), (gone, [T0, T1]), ("assigned", [T0, T1])]
         assert len(cluster.group("g").members) == 1
 
 
@@ -397,7 +404,7 @@ async def test_auto_commit_does_not_meet_a_leave(
         cluster.delay("LeaveGroup", 2)
         async with consumer_of(cluster, group_id="g", auto_commit_interval_ms=1_000) as consumer:
             for _ in range(2):
-                consumer.subscribe(["t"], Notes([], then=slow))
+                consumer.subscribe(["t"], RecordingListener([], then=slow))
                 await values(consumer, 2)
                 await consumer.unsubscribe()
             consumer.assign([T0])
@@ -413,13 +420,13 @@ async def test_cancelled_exit_calls_no_listener(
     autojump_clock: Clock,
 ) -> None:
     """It commits and leaves the group."""
-    told: list[Any] = []
+    events: list[Any] = []
     async with cluster_of(records=5) as cluster:
         with trio.move_on_after(3):
             async with consumer_of(cluster, group_id="g") as consumer:
-                consumer.subscribe(["t"], Notes(told))
+                consumer.subscribe(["t"], RecordingListener(events))
                 await values(consumer, 100)
-        assert told == [("assigned", [T0])]
+        assert events == [("assigned", [T0])]
         assert cluster.committed("g", T0)
         assert not cluster.group("g").members
 
@@ -433,7 +440,7 @@ async def test_cancelled_exit_sends_the_leave(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=6) as cluster:
         with trio.move_on_after(5):
             async with consumer_of(cluster, group_id="g") as consumer:
-                consumer.subscribe(["t"], Notes([], then=slow))
+                consumer.subscribe(["t"], RecordingListener([], then=slow))
                 with trio.move_on_after(1):
                     await consumer.receive()
                 assert cluster.group("g").members

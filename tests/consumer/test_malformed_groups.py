@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, until, values
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, until, values
 from kafka.protocol.consumer.metadata import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -67,10 +67,10 @@ def packed(*partitions: tuple[str, int]) -> bytes:
 def owning(number: int) -> bytes:
     """Return a subscription to ``t`` whose member owns the partition ``number``."""
     part = ConsumerProtocolSubscription.TopicPartition(topic="t", partitions=[number])
-    told = ConsumerProtocolSubscription(
+    subscription = ConsumerProtocolSubscription(
         version=1, topics=["t"], user_data=None, owned_partitions=[part]
     )
-    return bytes(told.encode(version=1))
+    return bytes(subscription.encode(version=1))
 
 
 GARBAGE = {"empty": b"", "short": b"\0", "noise": b"\xff" * 40}
@@ -233,13 +233,13 @@ async def test_duplicate_partition_is_assigned_once(autojump_clock: Clock, strat
         response.assignment = packed(("t", 0), ("t", 0), ("t", 1))
         return response
 
-    told: list[Any] = []
+    events: list[Any] = []
     async with cluster_of(2, records=1) as cluster:
         cluster.on("SyncGroup", twice)
         async with member_of(cluster, strategy=strategy) as consumer:
-            consumer.subscribe(["t"], Notes(told))
+            consumer.subscribe(["t"], RecordingListener(events))
             assert await values(consumer, 2) == [b"0", b"0"]
-            assert told == [("assigned", [T0, T1])]
+            assert events == [("assigned", [T0, T1])]
 
 
 @pytest.mark.parametrize("number", [-1, 0])
@@ -255,20 +255,20 @@ async def test_malformed_targets_change_nothing(autojump_clock: Clock, number: i
                 topic.partitions = [*topic.partitions, number]
         return response
 
-    told: list[Any] = []
+    events: list[Any] = []
     async with cluster_of(2, records=1) as cluster, trio.open_nursery() as nursery:
         rule = cluster.on(BEAT, strange)
         async with consumer_of(cluster, group_id="g", group_protocol="consumer") as consumer:
-            consumer.subscribe(["t"], Notes(told))
+            consumer.subscribe(["t"], RecordingListener(events))
             nursery.start_soon(drain, consumer)
             await trio.sleep(30)
             if number < 0:
-                assert told == []
+                assert events == []
                 assert len(cluster.requests(BEAT)) < 45
                 assert any("partition -1" in why for why in consumer.health().reasons)
                 rule.remove()
-                await until(lambda: bool(told), 0.1)
-            assert told == [("assigned", [T0, T1])]
+                await until(lambda: bool(events), 0.1)
+            assert events == [("assigned", [T0, T1])]
             await until(lambda: consumer.health().ok, 0.1)
             nursery.cancel_scope.cancel()
 
@@ -287,17 +287,17 @@ def test_unreadable_assignment_is_an_error() -> None:
 @strategies
 async def test_outdated_assignment_is_not_adopted(autojump_clock: Clock, strategy: str) -> None:
     """SyncGroup for ``t`` is in flight when ``u`` is subscribed to."""
-    told: list[Any] = []
+    events: list[Any] = []
     async with cluster_of(1, records=3) as cluster:
         cluster.create_topic("u", 1)
         cluster.append("u", 0, [b"u"])
         cluster.delay("SyncGroup", 1, 1, after=True)
         async with member_of(cluster, strategy=strategy) as consumer:
-            consumer.subscribe(["t"], listener := Notes(told))
+            consumer.subscribe(["t"], listener := RecordingListener(events))
             assert not await consumer.receive_batch(timeout=0.5)
             consumer.subscribe(["u"], listener)
             assert await values(consumer, 1) == [b"u"]
-            assert told == [("assigned", [TopicPartition("u", 0)])]
+            assert events == [("assigned", [TopicPartition("u", 0)])]
             assert round(trio.current_time(), 2) <= 1.05, "it joins again at once"
 
 
@@ -382,9 +382,9 @@ async def test_group_code_in_metadata_is_harmless(
         cluster.append("u", 0, [b"u"])
         settings = {"strategy": strategy, "metadata_max_age_ms": 10_000}
         async with member_of(cluster, **settings) as consumer, trio.open_nursery() as nursery:
-            consumer.subscribe(["t"], Notes(log, then=then))
+            consumer.subscribe(["t"], RecordingListener(log, then=then))
             assert await values(consumer, 1) == [b"0"]
-            consumer.subscribe(["u"], Notes(log, then=then))
+            consumer.subscribe(["u"], RecordingListener(log, then=then))
             state = MemberState.REVOKING if running else MemberState.PREPARE_REVOCATION
             if running:
                 with trio.move_on_after(5):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
 import trikafka
@@ -42,17 +42,17 @@ async def test_leave_after_a_blocked_loop_loses_all(
     autojump_clock: Clock, protocol: str, way: str
 ) -> None:
     """Partitions that others may own are neither revoked nor committed."""
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(2, records=50) as cluster,
         consumer_of(cluster, group_id="g", group_protocol=protocol) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await values(consumer, 3)
         await trio.sleep(0.5)
         autojump_clock.jump(60)
         await getattr(consumer, way)()
-        assert told == [("assigned", [T0, T1]), ("lost", [T0, T1])]
+        assert events == [("assigned", [T0, T1]), ("lost", [T0, T1])]
         assert not cluster.requests("OffsetCommit")
 
 
@@ -83,7 +83,7 @@ async def test_listener_has_the_poll_interval(
 
     settings: Any = {"group_id": "g", "group_protocol": "consumer", "max_poll_interval_ms": 9_000}
     async with cluster_of(1, records=3) as cluster, consumer_of(cluster, **settings) as consumer:
-        consumer.subscribe(["t"], Notes([], then=hang))
+        consumer.subscribe(["t"], RecordingListener([], then=hang))
         with trio.fail_after(12), pytest.raises(KafkaTimeoutError):
             await consumer.receive()
 
@@ -134,15 +134,15 @@ async def test_missing_heartbeat_interval_is_no_storm(autojump_clock: Clock, int
 
 async def test_member_of_an_unknown_group_rejoins(autojump_clock: Clock) -> None:
     """As when the broker removed the member and converted the group, or lost the group."""
-    told: list[Any] = []
+    events: list[Any] = []
     given: Any = {"group_id": "g", "group_protocol": "consumer", "enable_auto_commit": False}
     async with cluster_of(1, records=3) as cluster, consumer_of(cluster, **given) as consumer:
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await values(consumer, 3)
         cluster.fail(BEAT, ErrorCode.GROUP_ID_NOT_FOUND)
         with trio.fail_after(20):
             assert await values(consumer, 1) == [b"0"]
-        assert [what for what, _ in told] == ["assigned", "lost", "assigned"]
+        assert [what for what, _ in events] == ["assigned", "lost", "assigned"]
 
 
 async def test_unjoinable_group_is_raised(autojump_clock: Clock) -> None:
@@ -247,7 +247,7 @@ async def test_unanswered_join_expires_with_the_session(
     """A JoinGroup may take as long as the slowest member does, but its coordinator must be
     reachable.
     """
-    told: list[Any] = []
+    events: list[Any] = []
     settings: Any = {
         "partition_assignment_strategy": ["cooperative-sticky"],
         "session_timeout_ms": 6_000,
@@ -258,7 +258,7 @@ async def test_unanswered_join_expires_with_the_session(
         consumer_of(cluster, **settings) as consumer,
     ):
         cluster.move_leader("t", 0, 1)
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await values(consumer, 3)
         cluster.freeze(0)
         began = trio.current_time()
@@ -269,20 +269,20 @@ async def test_unanswered_join_expires_with_the_session(
         await trio.sleep_until(began + 7)
         cluster.append("t", 0, [b"another's"])
         assert not await consumer.receive_batch(timeout=1)
-        assert [what for what, _ in told] == ["assigned", "lost"]
+        assert [what for what, _ in events] == ["assigned", "lost"]
 
 
 async def test_long_cooperative_join_keeps_partitions(
     autojump_clock: Clock,
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     settings: Any = {
         "partition_assignment_strategy": ["cooperative-sticky"],
         "session_timeout_ms": 6_000,
         "group_id": "g",
     }
     async with cluster_of(1, records=3) as cluster, consumer_of(cluster, **settings) as consumer:
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await values(consumer, 3)
         cluster.delay("JoinGroup", 30, 1)
         consumer.enforce_rebalance()
@@ -291,7 +291,7 @@ async def test_long_cooperative_join_keeps_partitions(
         assert await values(consumer, 1) == [b"mine"]
         await trio.sleep(20)
         assert consumer.statistics().state == "stable"
-        assert [what for what, _ in told] == ["assigned"]
+        assert [what for what, _ in events] == ["assigned"]
 
 
 @pytest.mark.parametrize("commit", ["stream", "record"])

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, T2, T3, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import (
+    T0,
+    T1,
+    T2,
+    T3,
+    RecordingListener,
+    cluster_of,
+    consumer_of,
+    member_of,
+    until,
+    values,
+)
 from trio.testing import MockClock as Clock
 
 from trikafka import TopicPartition
@@ -29,7 +40,7 @@ async def drain(consumer: Any) -> None:
         pass
 
 
-def told(cluster: ScriptedCluster, number: int = -1, protocol: int = 0) -> Any:
+def subscription_of(cluster: ScriptedCluster, number: int = -1, protocol: int = 0) -> Any:
     """Return the subscription in a JoinGroup request, by default the last one."""
     return decode_subscription(
         bytes(cluster.requests("JoinGroup")[number].request.protocols[protocol].metadata), None
@@ -100,16 +111,18 @@ async def test_leader_gets_the_last_assignment(autojump_clock: Clock, strategy: 
     settings = {"partition_assignment_strategy": [strategy], "client_rack": "r1"}
     async with cluster_of(3, records=9) as cluster, member_of(cluster, **settings) as consumer:
         await consumer.receive()
-        assert (told(cluster).owned, told(cluster).generation, told(cluster).rack) == ((), -1, "r1")
-        empty = told(cluster).user_data
+        first = subscription_of(cluster)
+        assert (first.owned, first.generation, first.rack) == ((), -1, "r1")
+        empty = first.user_data
         consumer.enforce_rebalance("to see what it tells")
         await until(lambda: consumer.statistics().generation == 1)
         with trio.move_on_after(1):
             await drain(consumer)
         assert consumer.statistics().generation == 2
         eager = strategy == "sticky"
-        assert (told(cluster).owned, told(cluster).generation) == (() if eager else (T0, T1, T2), 1)
-        assert told(cluster).user_data != empty
+        again = subscription_of(cluster)
+        assert (again.owned, again.generation) == (() if eager else (T0, T1, T2), 1)
+        assert again.user_data != empty
         assert consumer.assignment() == {T0, T1, T2}
 
 
@@ -221,7 +234,7 @@ async def test_rebalance_states_come_in_order(autojump_clock: Clock, strategy: s
             cluster_of(2, records=9) as cluster,
             consumer_of(cluster, **settings) as consumer,
         ):
-            consumer.subscribe(["t"], Notes([], then=note))
+            consumer.subscribe(["t"], RecordingListener([], then=note))
             await consumer.receive()
             cluster.delay("OffsetCommit", 1, 1)
             other = consumer_of(cluster, "t", **settings)
@@ -267,7 +280,7 @@ async def test_common_strategy_of_members_is_used(autojump_clock: Clock) -> None
             consumer.enforce_rebalance()
             await consumer.receive_batch(timeout=1)
             await consumer.receive_batch(timeout=1)
-            assert told(cluster).owned == owned
+            assert subscription_of(cluster).owned == owned
 
 
 async def test_partitions_are_assigned_by_rack(autojump_clock: Clock) -> None:

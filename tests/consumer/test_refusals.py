@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, until, values
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
 import trikafka
@@ -320,19 +320,19 @@ async def test_refused_member_may_unsubscribe(
 async def test_lost_listener_is_called_once(
     autojump_clock: Clock, protocol: dict[str, Any]
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with cluster_of(2, records=5) as cluster, trio.open_nursery() as nursery:
         rights = Rights(cluster)
         async with consumer_of(cluster, group_id="g", **protocol) as consumer:
-            consumer.subscribe(["t"], Notes(told))
+            consumer.subscribe(["t"], RecordingListener(events))
             reader = Reader(consumer)
             nursery.start_soon(reader.run)
             await until(lambda: len(reader.got) == 10)
             rights.take()
             await until(lambda: len(reader.errors) == 3, 0.1)
             rights.give()
-            await until(lambda: len(told) == 3, 0.1)
-            assert told == [("assigned", [T0, T1]), ("lost", [T0, T1]), ("assigned", [T0, T1])]
+            await until(lambda: len(events) == 3, 0.1)
+            assert events == [("assigned", [T0, T1]), ("lost", [T0, T1]), ("assigned", [T0, T1])]
             nursery.cancel_scope.cancel()
 
 

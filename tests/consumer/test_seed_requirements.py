@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from consuming import T0, T1, T2, T3, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import (
+    T0,
+    T1,
+    T2,
+    T3,
+    RecordingListener,
+    cluster_of,
+    consumer_of,
+    member_of,
+    until,
+    values,
+)
 from trio.testing import MockClock as Clock
 
 from trikafka import hookimpl
@@ -29,19 +40,19 @@ async def test_polls_with_timeout_0_make_progress(protocol: str) -> None:
 
     In real time.
     """
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(2, records=3) as cluster,
         consumer_of(cluster, group_id="g", group_protocol=protocol) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         got: list[tuple[int, int]] = []
         with trio.fail_after(60):
             while len(got) < 6:
                 batch = await consumer.receive_batch(timeout=0)
                 got += [(record.partition, record.offset) for record in batch]
         assert sorted(got) == [(partition, offset) for partition in range(2) for offset in range(3)]
-        assert told == [("assigned", [T0, T1])]
+        assert events == [("assigned", [T0, T1])]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +193,7 @@ async def test_listeners_run_in_the_callers_task(
         await consumer.unsubscribe()
 
     async with cluster_of(records=3) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], Notes([], then=note))
+        consumer.subscribe(["t"], RecordingListener([], then=note))
         for work in (receiving, leaving):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(work, name=work.__name__)
@@ -199,13 +210,15 @@ async def test_second_listener_error_is_logged(
         raise LookupError(f"of the user: {what}")
 
     plugin = SimpleNamespace(
-        trikafka_rebalance_listener=hookimpl(lambda context: Notes([], then=plugin_fails))
+        trikafka_rebalance_listener=hookimpl(
+            lambda context: RecordingListener([], then=plugin_fails)
+        )
     )
     async with (
         cluster_of(records=1) as cluster,
         consumer_of(cluster, group_id="g", plugins=[plugin]) as consumer,
     ):
-        consumer.subscribe(["t"], Notes([], then=fail))
+        consumer.subscribe(["t"], RecordingListener([], then=fail))
         with pytest.raises(Exception, match="of the plugin: assigned"):
             await consumer.receive()
         assert await values(consumer, 1) == [b"0"]
@@ -240,7 +253,7 @@ async def test_unsubscribe_commits_revokes_and_leaves(
         cluster_of(records=20) as cluster,
         consumer_of(cluster, group_id="g", max_poll_records=1) as consumer,
     ):
-        consumer.subscribe(["t"], Notes([], then=note))
+        consumer.subscribe(["t"], RecordingListener([], then=note))
         await consumer.receive()
         await consumer.receive()
         cluster.move_coordinator(0)
@@ -271,12 +284,12 @@ async def test_overdue_static_member_does_not_leave(
         "session_timeout_ms": 30_000,
         "max_poll_interval_ms": 30_000,
     }
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(records=5) as cluster,
         consumer_of(cluster, group_id="g", **settings) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await consumer.receive()
         came, generation = trio.current_time(), cluster.group("g").generation
         await trio.sleep(45)
@@ -288,7 +301,7 @@ async def test_overdue_static_member_does_not_leave(
         with pytest.raises(CommitFailedError, match="max_poll_interval_ms"):
             await consumer.commit()
         assert await values(consumer, 1) == [b"0"]
-        assert told == [("assigned", [T0]), ("lost", [T0]), ("assigned", [T0])]
+        assert events == [("assigned", [T0]), ("lost", [T0]), ("assigned", [T0])]
         assert len(cluster.group("g").members) == 1
 
 

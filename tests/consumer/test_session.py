@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import TopicPartition, hookimpl
@@ -46,7 +46,7 @@ async def fail_over(cluster: ScriptedCluster) -> None:
 async def test_unanswered_heartbeats_end_the_session(
     autojump_clock: Clock, strategy: str, how: str
 ) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     settings: Any = FAST | {"group_id": "g", "partition_assignment_strategy": [strategy]}
     async with (
         cluster_of(2, nodes=2, records=3) as cluster,
@@ -54,7 +54,7 @@ async def test_unanswered_heartbeats_end_the_session(
     ):
         for number in (0, 1):
             cluster.move_leader("t", number, 1)
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await values(consumer, 6)
         await trio.sleep(10.5)
         last = max(seen.time for seen in cluster.requests("Heartbeat"))
@@ -72,18 +72,18 @@ async def test_unanswered_heartbeats_end_the_session(
         with pytest.raises(CommitFailedError):
             await consumer.commit()
         assert not await consumer.receive_batch(timeout=1)
-        assert told == [("assigned", [T0, T1]), ("lost", [T0, T1])]
+        assert events == [("assigned", [T0, T1]), ("lost", [T0, T1])]
         assert not consumer.assignment()
 
 
 async def test_member_rejoins_when_the_broker_returns(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(nodes=2, records=9) as cluster,
         consumer_of(cluster, group_id="g", **FAST) as consumer,
     ):
         cluster.move_leader("t", 0, 1)
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await values(consumer, 3)
         cluster.stop(0)
         assert not await receive_nothing_new(consumer, 20)
@@ -91,7 +91,7 @@ async def test_member_rejoins_when_the_broker_returns(autojump_clock: Clock) -> 
         began = trio.current_time()
         assert await values(consumer, 1) == [b"0"]  # nothing had been committed
         assert trio.current_time() - began < 2.5
-        assert [what for what, _ in told] == ["assigned", "lost", "assigned"]
+        assert [what for what, _ in events] == ["assigned", "lost", "assigned"]
 
 
 async def receive_nothing_new(consumer: Any, seconds: float) -> list[Any]:
@@ -112,12 +112,12 @@ async def test_long_blocked_loop_delivers_nothing(
     autojump_clock: Clock, way: str, begun: bool
 ) -> None:
     """Buffered records, or the rest of a batch, may belong to another member."""
-    told: list[Any] = []
+    events: list[Any] = []
     async with (
         cluster_of(2, records=50) as cluster,
         consumer_of(cluster, group_id="g", **FAST) as consumer,
     ):
-        consumer.subscribe(["t"], Notes(told))
+        consumer.subscribe(["t"], RecordingListener(events))
         await (values(consumer, 3) if begun else consumer.receive_batch())
         await trio.sleep(0.5)
         autojump_clock.jump(20)  # as the program's own code does that never awaits
@@ -128,7 +128,7 @@ async def test_long_blocked_loop_delivers_nothing(
             got = await (consumer.receive() if "batch" not in way else consumer.receive_batch())
         offset = got.offset if "batch" not in way else got.offsets[0]
         assert offset == 0  # nothing had been committed, so it restarts
-        assert told == [("assigned", [T0, T1]), ("lost", [T0, T1]), ("assigned", [T0, T1])]
+        assert events == [("assigned", [T0, T1]), ("lost", [T0, T1]), ("assigned", [T0, T1])]
 
 
 async def test_short_blocked_loop_does_no_harm(autojump_clock: Clock) -> None:
@@ -317,12 +317,12 @@ async def test_listener_with_plain_methods_is_refused(
 async def test_failing_listener_leaves_no_half_state(
     autojump_clock: Clock, what: str, ends: str, strategy: str
 ) -> None:
-    told: list[str] = []
+    events: list[str] = []
 
     class Bad(RebalanceListener):
         async def _do(self, now: str) -> None:
-            told.append(now)
-            if now == what and told.count(now) == 1:
+            events.append(now)
+            if now == what and events.count(now) == 1:
                 if ends == "raises":
                     raise LookupError(now)
                 await trio.sleep_forever()
@@ -369,11 +369,11 @@ async def test_failing_listener_leaves_no_half_state(
 
 
 async def test_empty_subscription_unsubscribes(autojump_clock: Clock) -> None:
-    told: list[Any] = []
+    events: list[Any] = []
     async with cluster_of(records=9) as cluster, consumer_of(cluster, group_id="g") as consumer:
         for end in (lambda: consumer.subscribe([]), lambda: consumer.assign([])):
             end()  # there is nothing to end
-            consumer.subscribe(["t"], Notes(told))
+            consumer.subscribe(["t"], RecordingListener(events))
             await consumer.receive()
             end()
             assert consumer.subscription() == frozenset()
@@ -384,7 +384,7 @@ async def test_empty_subscription_unsubscribes(autojump_clock: Clock) -> None:
             assert not cluster.group("g").members
             with pytest.raises(IllegalStateError, match="nothing to receive"):
                 await consumer.receive()
-        assert told == 2 * [("assigned", [T0]), ("revoked", [T0])]
+        assert events == 2 * [("assigned", [T0]), ("revoked", [T0])]
         assert cluster.committed("g", T0).offset == 2
 
 
@@ -398,7 +398,7 @@ async def test_error_of_empty_subscribe_is_raised(
             raise LookupError(what)
 
     async with cluster_of(records=9) as cluster, consumer_of(cluster, group_id="g") as consumer:
-        consumer.subscribe(["t"], Notes([], then=fail))
+        consumer.subscribe(["t"], RecordingListener([], then=fail))
         await consumer.receive()
         consumer.subscribe([])
         await consumer.unsubscribe()

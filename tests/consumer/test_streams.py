@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, T2, T3, Notes, cluster_of, consumer_of, member_of, until
+from consuming import T0, T1, T2, T3, RecordingListener, cluster_of, consumer_of, member_of, until
 from trio.testing import MockClock as Clock
 from trio.testing import wait_all_tasks_blocked
 
@@ -257,7 +257,7 @@ async def test_revoked_stream_commits_before_listener(autojump_clock: Clock, str
                     )
                 )
 
-        first.subscribe(["t"], Notes(log, then=note_commits))
+        first.subscribe(["t"], RecordingListener(log, then=note_commits))
         mine = Handlers(takes(2), log)
         async with handled(first, mine):
             await until(lambda: mine.count >= 6)
@@ -265,13 +265,13 @@ async def test_revoked_stream_commits_before_listener(autojump_clock: Clock, str
             async with member_of(cluster, **settings) as second, handled(second, theirs):
                 await until(lambda: theirs.count > 0)
                 ended = next(entry for entry in log if entry[0] == "ended")
-                told = next(entry for entry in log if entry[0] == "committed")
-                assert log.index(ended) < log.index(told)
+                committed_entry = next(entry for entry in log if entry[0] == "committed")
+                assert log.index(ended) < log.index(committed_entry)
                 (tp,) = theirs.got
                 # No record is lost, and none comes twice.
-                assert told[1][tp] == len(mine.got[tp]) == theirs.got[tp][0]
+                assert committed_entry[1][tp] == len(mine.got[tp]) == theirs.got[tp][0]
                 # The last handler of a partition that moves was waited for, and no longer.
-                assert told[2] - ended[2] < 2.01
+                assert committed_entry[2] - ended[2] < 2.01
                 before = mine.count
                 await until(lambda: mine.count > before + 3)  # and what stays goes on
 
@@ -297,7 +297,7 @@ async def test_revoke_waits_half_the_interval(
             if record.offset == 3:
                 await trio.sleep_forever()
 
-        first.subscribe(["t"], Notes(log, then=at))
+        first.subscribe(["t"], RecordingListener(log, then=at))
         mine = Handlers(handle)
         async with handled(first, mine):
             await until(lambda: mine.count == 6)
@@ -378,7 +378,7 @@ async def test_lost_stream_ends_without_a_commit(autojump_clock: Clock) -> None:
         consumer_of(cluster, group_id="g", auto_commit_interval_ms=1_000_000) as consumer,
     ):
         log: list[Any] = []
-        consumer.subscribe(["t"], Notes(log))
+        consumer.subscribe(["t"], RecordingListener(log))
 
         async def handle(record: Record) -> None:
             if len(handlers.streams) == 1 and record.offset == 2:
@@ -693,7 +693,7 @@ async def test_leaving_ends_and_commits_streams(autojump_clock: Clock, how: str)
         consumer_of(cluster, group_id="g", **settings) as consumer,
     ):
         log: list[Any] = []
-        consumer.subscribe(["t"], Notes(log))
+        consumer.subscribe(["t"], RecordingListener(log))
         handlers = Handlers(takes(2), log)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(handlers.run, consumer)

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import trio
 import trio.testing
-from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of
+from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member_of
 from trio.testing import MockClock as Clock
 
 from trikafka import CorruptRecordError
@@ -63,7 +63,7 @@ async def test_wait_runs_listeners_and_counts_as_a_poll(autojump_clock: Clock) -
         ) as consumer,
     ):
         log: list[object] = []
-        consumer.subscribe(["t"], Notes(log))
+        consumer.subscribe(["t"], RecordingListener(log))
         assert await consumer.wait_receivable()
         assert log == [("assigned", [T0])]
         consumer.receive_batch_nowait()

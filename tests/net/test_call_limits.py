@@ -187,15 +187,18 @@ async def test_foreign_error_is_unchanged(autojump_clock: Clock) -> None:
 
 async def test_recover_is_called_after_each_failure(autojump_clock: Clock) -> None:
     errors = [from_code(6), KafkaConnectionError("gone"), from_code(15)]
-    told: list[tuple[int, TrikafkaError]] = []
+    recovered: list[tuple[int, TrikafkaError]] = []
     work = Attempts(0, ends=[*errors, "done"])
     assert (
         await run_call(
-            "x", work, config=config(), recover=lambda error: told.append((len(work.times), error))
+            "x",
+            work,
+            config=config(),
+            recover=lambda error: recovered.append((len(work.times), error)),
         )
         == "done"
     )
-    assert told == [(1, errors[0]), (2, errors[1]), (3, errors[2])]
+    assert recovered == [(1, errors[0]), (2, errors[1]), (3, errors[2])]
 
 
 async def test_unknown_topic_has_limited_patience(autojump_clock: Clock) -> None:

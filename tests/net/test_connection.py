@@ -423,7 +423,7 @@ async def negotiated(line: Line) -> Asked:
 
 
 @pytest.mark.parametrize(
-    ("told", "asks"),
+    ("offered", "asks"),
     [
         ([], 0),
         ([{"api_key": 18, "min_version": 0, "max_version": 2}], 2),
@@ -431,7 +431,7 @@ async def negotiated(line: Line) -> Asked:
     ],
 )
 async def test_old_broker_is_asked_in_its_version(
-    autojump_clock: Clock, told: Any, asks: int
+    autojump_clock: Clock, offered: Any, asks: int
 ) -> None:
     async with connected(greet=False) as line:
         asked = await negotiated(line)
@@ -440,9 +440,9 @@ async def test_old_broker_is_asked_in_its_version(
         assert (request.client_software_name, request.client_software_version) == ("trikafka", "1")
         items = b"".join(
             struct.pack(">hhh", each["api_key"], each["min_version"], each["max_version"])
-            for each in told
+            for each in offered
         )
-        body = struct.pack(">ihi", request.header.correlation_id, 35, len(told)) + items
+        body = struct.pack(">ihi", request.header.correlation_id, 35, len(offered)) + items
         await line.peer.stream.send_all(struct.pack(">i", len(body)) + body)
         again = await line.peer.request()
         assert asks == again.API_VERSION

@@ -93,12 +93,12 @@ async def test_starting_cluster_is_waited_for(
         async with open_parts(cluster) as parts:
             assert set(parts.metadata.snapshot.nodes) == {0}
             assert 1 < trio.current_time() < 2  # 100, 200, 400 and 800 ms, with a jitter of a fifth
-        told = [
+        logged = [
             line
             for line in caplog.messages
             if "does not know of any broker yet; it is asked again" in line
         ]
-        assert len(told) == 1
+        assert len(logged) == 1
 
 
 async def test_cluster_that_never_starts_is_an_error(autojump_clock: Clock) -> None:

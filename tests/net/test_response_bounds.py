@@ -443,7 +443,7 @@ async def test_consumer_goes_on_after_too_much(
             with trio.fail_after(30):
                 assert (await anext(aiter(consumer))).value == b"a"
         assert times > 1
-        told = [record for record in caplog.records if record.name == "trikafka.fetch"]
+        logged = [record for record in caplog.records if record.name == "trikafka.fetch"]
         # An INFO may report that it goes on.
-        [line] = [record.getMessage() for record in told if record.levelname == "WARNING"]
+        [line] = [record.getMessage() for record in logged if record.levelname == "WARNING"]
         assert "cannot fetch from broker 0, trying again: the response to Fetch brings" in line

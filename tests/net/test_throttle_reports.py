@@ -122,11 +122,11 @@ async def test_producer_reports_the_throttle(autojump_clock: Clock, lines: Any) 
             assert producer.statistics().throttled == {0: BrokerThrottle(2, 6, 4, 1, "Produce")}
             health = producer.health()
             assert (health.ok, health.reasons, health.oldest_unsent) == (True, (), 2)
-            told = (
+            description = (
                 "broker 0 at broker-0:9092 throttles this client: 4.0 s more, 2.0 s so far, "
                 f"{PRODUCE}"
             )
-            assert {node.node_id: how for node, how in health.throttled.items()} == {0: told}
+            assert {node.node_id: how for node, how in health.throttled.items()} == {0: description}
         assert trio.current_time() - start == 6
         assert producer.statistics().throttled == {0: BrokerThrottle(6, 6, 0, 1, "Produce")}
         # The report holds for a moment longer, because the next throttle comes with the next
@@ -165,11 +165,13 @@ async def test_expired_record_names_the_throttle(autojump_clock: Clock) -> None:
             for value in (b"b", b"c"):
                 nursery.start_soon(expires, value)
         assert trio.current_time() - start == 3
-        told = (
+        description = (
             f"broker 0 at broker-0:9092 throttles this client: 3.0 s more, 3.0 s so far, {PRODUCE}"
         )
-        assert [str(error.last_error) for error in errors] == [told, told]
-        assert all(told in str(error) and error.__cause__ is error.last_error for error in errors)
+        assert [str(error.last_error) for error in errors] == [description, description]
+        assert all(
+            description in str(error) and error.__cause__ is error.last_error for error in errors
+        )
         assert {error.phase for error in errors} == {"in flight", "waiting"}
 
 
@@ -204,11 +206,11 @@ async def test_cut_off_flush_names_the_throttle(autojump_clock: Clock) -> None:
         producer.send_nowait("t", b"b")
         with pytest.raises(KafkaTimeoutError) as caught:
             await producer.flush(timeout=2)
-        told = (
+        description = (
             "Produce to broker-0:9092 (broker 0 at broker-0:9092 throttles this client: 4.0 s "
             f"more, 2.0 s so far, {PRODUCE})"
         )
-        assert told in str(caught.value)
+        assert description in str(caught.value)
 
 
 async def test_bad_health_names_the_throttle(autojump_clock: Clock) -> None:

@@ -24,10 +24,10 @@ class Waiting:
     """A task that waits for room, and the number of its notifications."""
 
     def __init__(self) -> None:
-        self.told = 0
+        self.notifications = 0
 
     def set(self) -> None:
-        self.told += 1
+        self.notifications += 1
 
 
 class Bench:

@@ -34,9 +34,11 @@ def test_long_request_timeout_raises_the_default(
     """
     config = ProducerConfig.build({"bootstrap_servers": "a:1"} | settings)
     assert config.delivery_timeout_ms == least
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(told) == (least > 120_000)
-    for line in told:
+    warnings = [
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    ]
+    assert len(warnings) == (least > 120_000)
+    for line in warnings:
         assert f"delivery_timeout_ms is raised from 120000 to {least}" in line
         assert "linger_ms (" in line
         assert "request_timeout_ms (" in line

@@ -424,13 +424,13 @@ async def test_expiries_are_logged_once_a_second(
             producer.send_nowait("t", value)
             await trio.sleep(0.025)
         await trio.sleep_until(start + 12)
-        told = [
+        failure_lines = [
             record.getMessage()
             for record in caplog.records
             if "were not delivered" in record.getMessage()
         ]
-        assert 3 <= len(told) <= 4
-        assert sum(int(line.split()[0]) for line in told) == 100
+        assert 3 <= len(failure_lines) <= 4
+        assert sum(int(line.split()[0]) for line in failure_lines) == 100
         assert producer.statistics().batches_expired == 100
 
 

@@ -12,7 +12,7 @@ from trio.testing import MockClock as Clock
 from trikafka import BrokerLatency
 
 
-def told(latency: BrokerLatency) -> Any:
+def figures(latency: BrokerLatency) -> Any:
     return pytest.approx(
         (latency.last, latency.mean, latency.longest, latency.requests, latency.throttled)
     )
@@ -34,7 +34,7 @@ async def test_throttle_before_a_request_is_not_latency(autojump_clock: Clock) -
         await producer.send("t", b"2")  # goes out at 1.6 s
         rule.remove()
         assert trio.current_time() - began == pytest.approx(1.7)
-        assert told(producer.statistics().latency[0]) == (0.1, 0.2 / 3, 0.1, 3, 1.5)
+        assert figures(producer.statistics().latency[0]) == (0.1, 0.2 / 3, 0.1, 3, 1.5)
 
 
 async def test_throttle_in_flight_is_not_latency(autojump_clock: Clock) -> None:
@@ -60,11 +60,11 @@ async def test_throttle_in_flight_is_not_latency(autojump_clock: Clock) -> None:
         await second.wait()
         assert trio.current_time() == pytest.approx(1.2)
         # The second one was sent at 0.05 s, throttled from 0.1 to 1.1 s, and answered at 1.2 s.
-        assert told(producer.statistics().latency[0]) == (0.15, 0.25 / 3, 0.15, 3, 1.0)
+        assert figures(producer.statistics().latency[0]) == (0.15, 0.25 / 3, 0.15, 3, 1.0)
 
 
 async def test_latency_has_no_throttle_without_quota(autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         cluster.delay("Produce", 0.2, times=None)
         await producer.send("t", b"1")
-        assert told(producer.statistics().latency[0]) == (0.2, 0.1, 0.2, 2, 0.0)
+        assert figures(producer.statistics().latency[0]) == (0.2, 0.1, 0.2, 2, 0.0)

@@ -18,23 +18,23 @@ class Watching(ProducerObserver):
     """A plugin and its observer, which records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, BatchEvent]] = []
+        self.seen: list[tuple[str, BatchEvent]] = []
 
     @hookimpl
     def trikafka_observer(self, context: Any) -> Observer:
         return self
 
     def batch_sent(self, event: BatchEvent) -> None:
-        self.told.append(("sent", event))
+        self.seen.append(("sent", event))
 
     def batch_retried(self, event: BatchEvent) -> None:
-        self.told.append(("retried", event))
+        self.seen.append(("retried", event))
 
     def batch_delivered(self, event: BatchEvent) -> None:
-        self.told.append(("delivered", event))
+        self.seen.append(("delivered", event))
 
     def batch_failed(self, event: BatchEvent) -> None:
-        self.told.append(("failed", event))
+        self.seen.append(("failed", event))
 
 
 def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ async def test_observer_is_notified_of_batches(autojump_clock: Clock) -> None:
             cluster.fail("Produce", ErrorCode.INVALID_RECORD)
             with pytest.raises(trikafka.BrokerResponseError):
                 await producer.send("t", b"w")
-    points = [(point, event.records, event.attempt) for point, event in watching.told]
+    points = [(point, event.records, event.attempt) for point, event in watching.seen]
     assert points == [
         ("sent", 7, 1),
         ("retried", 7, 2),
@@ -72,7 +72,7 @@ async def test_observer_is_notified_of_batches(autojump_clock: Clock) -> None:
         ("sent", 1, 1),
         ("failed", 1, 1),
     ]
-    events = [event for _, event in watching.told]
+    events = [event for _, event in watching.seen]
     assert [event.age for event in events[:1]] == pytest.approx([0.1])
     assert events[3].age == pytest.approx(age)
     assert isinstance(events[1].error, trikafka.BrokerResponseError)
@@ -92,7 +92,7 @@ async def test_error_of_an_observer_changes_nothing(
         async with trikafka.open_producer(**settings(cluster, broken := Broken())) as producer:
             for number in range(3):
                 assert (await producer.send("t", b"v")).offset == number
-    assert [point for point, _ in broken.told] == ["delivered"] * 3
+    assert [point for point, _ in broken.seen] == ["delivered"] * 3
     assert sum("batch_sent" in record.message for record in caplog.records) == 1
 
 

@@ -75,12 +75,12 @@ async def test_last_timeout_has_the_first_as_cause(
             with pytest.raises(KafkaTimeoutError) as raised, trio.fail_after(100):
                 await trikafka.process(consumer, producer, handler, task_timeout_ms=limit_ms)
             assert raised.value is handler.errors[-1]
-            told = [
+            logged = [
                 line
                 for line in caplog.messages
                 if line.startswith("the transaction timed out, and is tried again in")
             ]
-            assert len(told) == len(handler.errors) - 1
+            assert len(logged) == len(handler.errors) - 1
             since = [end - handler.ends[0] for end in handler.ends]
             if limit_ms == 0:
                 assert since == [0]

@@ -184,9 +184,9 @@ async def test_broken_api_is_logged_and_unhealthy(
             assert raised
             return
         lines = [record.getMessage() for record in caplog.records]
-        told = [line for line in lines if any(name in line for name in api.names)]
-        assert told, (lines, producer.health(), raised[:2])
-        assert not producer.health().ok, (told, raised[:2])
+        named = [line for line in lines if any(name in line for name in api.names)]
+        assert named, (lines, producer.health(), raised[:2])
+        assert not producer.health().ok, (named, raised[:2])
 
 
 async def test_stalled_record_is_logged_once(

@@ -20,9 +20,9 @@ class Backlog:
 
 @pytest.fixture
 def backlog(monkeypatch: pytest.MonkeyPatch) -> Backlog:
-    told = Backlog()
-    monkeypatch.setattr(StreamTransport, "backlog", property(lambda _: told.bytes))
-    return told
+    send_buffer = Backlog()
+    monkeypatch.setattr(StreamTransport, "backlog", property(lambda _: send_buffer.bytes))
+    return send_buffer
 
 
 @pytest.mark.parametrize(("waiting", "in_flight"), [(0, 5), (1 << 19, 5), ((1 << 19) + 1, 2)])

@@ -38,13 +38,13 @@ def settings(cluster: ScriptedCluster) -> dict[str, Any]:
 async def test_nearest_topic_is_named_after_one_request(autojump_clock: Clock) -> None:
     async with cluster_of() as cluster, trikafka.open_producer(**settings(cluster)) as producer:
         for _ in range(2):
-            told, _ = await missed(producer, "ordrs")
-            assert "topic 'ordrs' does not exist; did you mean 'orders'? Else make it" in told
+            text, _ = await missed(producer, "ordrs")
+            assert "topic 'ordrs' does not exist; did you mean 'orders'? Else make it" in text
         assert len([seen for seen in cluster.log if seen.api_name == PAGE]) == 1
-        told, _ = await missed(producer, "paymens")
-        assert "did you mean 'payments'?" in told
-        told, _ = await missed(producer, "ordesr")
-        assert "did you mean 'orders'?" in told, "what was heard before is known still"
+        text, _ = await missed(producer, "paymens")
+        assert "did you mean 'payments'?" in text
+        text, _ = await missed(producer, "ordesr")
+        assert "did you mean 'orders'?" in text, "what was heard before is known still"
 
 
 @pytest.mark.parametrize("wrong", ["silence", "drop", "fail", "not offered"])
@@ -57,11 +57,11 @@ async def test_error_is_as_fast_without_suggestion(wrong: str, autojump_clock: C
         else:
             getattr(cluster, wrong)(PAGE)
         async with trikafka.open_producer(**settings(cluster)) as producer:
-            told, seconds = await missed(producer, "ordrs")
-            assert told.endswith(
+            text, seconds = await missed(producer, "ordrs")
+            assert text.endswith(
                 "topic 'ordrs' does not exist; make it: trikafka topics create ordrs, or "
                 "admin.create_topics"
-            ) or (wrong == "fail" and "did you mean" not in told)
+            ) or (wrong == "fail" and "did you mean" not in text)
             assert 3 <= seconds < 4.5
             assert (await producer.send("orders", b"x")).offset == 0
 

@@ -16,7 +16,7 @@ from trikafka import Record
 from trikafka._net import retry
 from trikafka.testing import ScriptedCluster
 
-TOLD = "tried again in"
+WAITS_FOR = "tried again in"
 
 
 class Times(logging.Handler):
@@ -26,11 +26,11 @@ class Times(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[float, float]] = []
+        self.waits: list[tuple[float, float]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if TOLD in (line := record.getMessage()):
-            self.told.append((trio.current_time(), float(line.split(TOLD)[1].split(" s")[0])))
+        if WAITS_FOR in (line := record.getMessage()):
+            self.waits.append((trio.current_time(), float(line.split(WAITS_FOR)[1].split(" s")[0])))
 
 
 @pytest.mark.parametrize("call", ["process", "run_tasks"])
@@ -73,13 +73,13 @@ async def test_undecided_commit_waits_as_logged(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(work)
                 with trio.fail_after(60):
-                    while len(times.told) < 3:  # noqa: ASYNC110
+                    while len(times.waits) < 3:  # noqa: ASYNC110
                         await trio.sleep(0.01)
                 rule.remove()
                 nursery.cancel_scope.cancel()
-        assert [wait for _, wait in times.told[:3]] == [0.3, 0.6, 0.7]
+        assert [wait for _, wait in times.waits[:3]] == [0.3, 0.6, 0.7]
         # A commit takes its two seconds each time; before, the next one began at once.
-        starts = [told_at + wait for told_at, wait in times.told[:2]]
-        assert [told_at - 2 for told_at, _ in times.told[1:3]] == [
+        starts = [logged_at + wait for logged_at, wait in times.waits[:2]]
+        assert [logged_at - 2 for logged_at, _ in times.waits[1:3]] == [
             pytest.approx(start, abs=1e-6) for start in starts
         ]

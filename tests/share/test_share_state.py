@@ -61,7 +61,7 @@ def test_long_runs_are_ranges_of_one_type() -> None:
 
 
 class Sessions(RuleBasedStateMachine):
-    """A session beside a broker that only counts what it is told."""
+    """A session beside a broker that only records acknowledgements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Sessions(RuleBasedStateMachine):
         self.all: list[AcquiredRecords] = []
         self.request: ShareRequest | None = None
         self.epoch = 0  # of the broker's next request
-        self.told: dict[tuple[object, int], int] = {}  # final acknowledgements in this session
+        self.final: dict[tuple[object, int], int] = {}  # final acknowledgements in this session
         self.locks: dict[tuple[object, int], float] = {}  # the ends of the broker's locks
         self.sent_at = 0.0
 
@@ -133,7 +133,7 @@ class Sessions(RuleBasedStateMachine):
         if request.epoch == 0:
             assert fetches
             assert not any(request.named.values())
-            self.told.clear()
+            self.final.clear()
         if fetches:
             assert not request.renews
             # A fetch names what is wanted and nothing else, so nothing joins by an acknowledgement.
@@ -142,10 +142,10 @@ class Sessions(RuleBasedStateMachine):
             for offset, kind in unfold(batches):
                 if kind is not AckType.RENEW:
                     # Never twice.
-                    assert (key, offset) not in self.told
+                    assert (key, offset) not in self.final
                     # Nor for a record that the group may have given to another delivery.
                     assert self.locks[key, offset] > self.now
-                    self.told[key, offset] = kind
+                    self.final[key, offset] = kind
 
     @precondition(lambda self: self.request is not None)
     @rule(
@@ -174,7 +174,7 @@ class Sessions(RuleBasedStateMachine):
             if code == 15:
                 for offset, kind in unfold(request.named[key]):
                     if kind is not AckType.RENEW:
-                        del self.told[key, offset]
+                        del self.final[key, offset]
             elif not code:
                 for offset, kind in unfold(request.named[key]):
                     if kind is AckType.RENEW:

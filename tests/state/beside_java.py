@@ -82,11 +82,11 @@ class Java:
         self, assignor: str, members: Mapping[str, MemberSubscription], cluster: Cluster
     ) -> Assignment | str:
         """Return Java's assignment or its error."""
-        told = [
+        encoded = [
             {"id": m, "instance": s.instance_id, "subscription": encode_subscription(s).hex()}
             for m, s in members.items()
         ]
-        answer = self.ask("assign", assignor=assignor, members=told, topics=cluster)
+        answer = self.ask("assign", assignor=assignor, members=encoded, topics=cluster)
         if "error" in answer:
             return str(answer["error"])
         return {
@@ -150,13 +150,14 @@ class Group:
         if self.alike:
             wanted = self._wanted() or frozenset("t")
             self.members = {
-                member: replace(told, topics=wanted) for member, told in self.members.items()
+                member: replace(subscription, topics=wanted)
+                for member, subscription in self.members.items()
             }
 
     def _join(self) -> None:
         number = self.dice.randrange(20)
         instance = f"i{self.dice.randrange(99)}" if self.dice.random() < 0.2 else None
-        if instance in {told.instance_id for told in self.members.values()}:
+        if instance in {subscription.instance_id for subscription in self.members.values()}:
             instance = None
         rack = self.dice.choice(["a", "b", "c", "elsewhere", None]) if self.racks else None
         name = self.dice.choice(["consumer-{}", "{}", "Ünsal-{}", "m-{}-5c4f0a1e"]).format(number)
@@ -197,7 +198,7 @@ class Group:
         return {member: self._told(member) for member in order}
 
     def _told(self, member: str) -> MemberSubscription:
-        told, last = self.members[member], self.last.get(member)
+        subscription, last = self.members[member], self.last.get(member)
         if last is not None and self.dice.random() < 0.05:
             strangers = self.dice.choice(list(self.last.values()) or [last])
             last = replace(
@@ -206,13 +207,15 @@ class Group:
         if last is not None and self.dice.random() < 0.05:
             last = replace(last, generation=self.dice.randint(-1, self.generation))
         data = (
-            self.assignor.user_data(told.topics, last)
+            self.assignor.user_data(subscription.topics, last)
             if isinstance(self.assignor, SubscribesWithUserData)
             else None
         )
         owned = last.partitions if last is not None and self.assignor.cooperative else ()
         generation = -1 if last is None or self.dice.random() < 0.05 else last.generation
-        return replace(told, owned=tuple(sorted(owned)), generation=generation, user_data=data)
+        return replace(
+            subscription, owned=tuple(sorted(owned)), generation=generation, user_data=data
+        )
 
     def assigned(self, result: Assignment) -> None:
         self.generation += 1
@@ -235,19 +238,19 @@ def explained(assignor: Assignor, members: Mapping[str, MemberSubscription]) -> 
     if not assignor.name.endswith("sticky"):
         return False
     claims = {
-        member: Claim(told.owned, told.generation)
+        member: Claim(subscription.owned, subscription.generation)
         if assignor.cooperative
-        else read_claim(told.user_data)
-        for member, told in members.items()
+        else read_claim(subscription.user_data)
+        for member, subscription in members.items()
     }
     newest = max(claim.generation for claim in claims.values())
     return any(
-        not told.topics
+        not subscription.topics
         or (
             claims[member].generation < newest
-            and any(tp.topic not in told.topics for tp in claims[member].partitions)
+            and any(tp.topic not in subscription.topics for tp in claims[member].partitions)
         )
-        for member, told in members.items()
+        for member, subscription in members.items()
     )
 
 
@@ -275,7 +278,7 @@ def _golden(java: Java) -> Iterator[dict[str, Any]]:
             f"{assignor.name} "
             f"{number}{', racks' if racks else ''}{', same topics' if alike else ''}"
         )
-        told = {
+        encoded = {
             member: [each.instance_id, encode_subscription(each).hex()]
             for member, each in members.items()
         }
@@ -284,7 +287,7 @@ def _golden(java: Java) -> Iterator[dict[str, Any]]:
             "name": name,
             "assignor": assignor.name,
             "topics": group.cluster,
-            "members": told,
+            "members": encoded,
             "assignment": assignment,
         }
 

@@ -75,14 +75,16 @@ def check(
     assert result.keys() == members.keys()
     assert all(tp.topic in members[member].topics for member, mine in result.items() for tp in mine)
     counts = Counter(tp for mine in result.values() for tp in mine)
-    wanted = frozenset[str]().union(*(told.topics for told in members.values()))
+    wanted = frozenset[str]().union(*(subscription.topics for subscription in members.values()))
     there_is = {
         TopicPartition(topic, number)
         for topic in wanted & cluster.keys()
         for number in range(len(cluster[topic]))
     }
     claimed = (
-        {tp for told in members.values() for tp in told.owned} if assignor.cooperative else set()
+        {tp for subscription in members.values() for tp in subscription.owned}
+        if assignor.cooperative
+        else set()
     )
     assert set(counts.values()) <= {1}
     assert there_is - claimed <= counts.keys() <= there_is
@@ -222,25 +224,25 @@ def subscriptions(seed: int) -> MemberSubscription:
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_subscriptions_equal_javas_bytes(java: Java, version: int) -> None:
     for seed in range(50):
-        told = subscriptions(seed)
-        data = encode_subscription(told, version)
+        subscription = subscriptions(seed)
+        data = encode_subscription(subscription, version)
         question: dict[str, Any] = {
-            "owned": told.owned,
-            "generation": told.generation,
-            "rack": told.rack,
+            "owned": subscription.owned,
+            "generation": subscription.generation,
+            "rack": subscription.rack,
         }
         question |= {
-            "topics": sorted(told.topics),
-            "user_data": None if told.user_data is None else told.user_data.hex(),
+            "topics": sorted(subscription.topics),
+            "user_data": None if subscription.user_data is None else subscription.user_data.hex(),
         }
         assert java.ask("subscription", version=version, **question) == {"bytes": data.hex()}
         assert decode_subscription(data, None) == MemberSubscription(
-            told.topics,
-            tuple(sorted(told.owned)) if version >= 1 else (),
-            told.generation if version >= 2 else -1,
+            subscription.topics,
+            tuple(sorted(subscription.owned)) if version >= 1 else (),
+            subscription.generation if version >= 2 else -1,
             None,
-            told.user_data,
-            told.rack if version >= 3 else None,
+            subscription.user_data,
+            subscription.rack if version >= 3 else None,
         )
 
 
@@ -257,11 +259,11 @@ def test_user_data_equals_javas_bytes(java: Java) -> None:
             for _ in range(dice.randint(1, 2))
         )
         for assignor in STICKY:
-            told = assignor.user_data(frozenset("t"), LastAssignment(assignor.name, seed, had))
-            assert told is not None
+            user_data = assignor.user_data(frozenset("t"), LastAssignment(assignor.name, seed, had))
+            assert user_data is not None
             assert java.ask(
                 "user data", assignor=assignor.name, partitions=had, generation=seed
-            ) == {"bytes": told.hex()}
+            ) == {"bytes": user_data.hex()}
 
 
 def test_first_user_data_equals_javas_bytes(java: Java) -> None:
@@ -271,8 +273,8 @@ def test_first_user_data_equals_javas_bytes(java: Java) -> None:
         == {"bytes": StickyAssignor().user_data(frozenset(), None)}
         == {"bytes": None}
     )
-    told = CooperativeStickyAssignor().user_data(frozenset(), None)
-    assert java.ask("user data", assignor="cooperative-sticky") == {"bytes": told.hex()}
+    user_data = CooperativeStickyAssignor().user_data(frozenset(), None)
+    assert java.ask("user data", assignor="cooperative-sticky") == {"bytes": user_data.hex()}
 
 
 def test_damaged_subscription_is_read_like_javas(java: Java) -> None:
@@ -292,7 +294,7 @@ def test_damaged_subscription_is_read_like_javas(java: Java) -> None:
         theirs = java.ask("decode subscription", bytes=data.hex())
         refused = ""
         try:
-            told = decode_subscription(bytes(data), None)
+            subscription = decode_subscription(bytes(data), None)
         except ProtocolError as error:
             refused = str(error)
         if refused:  # Java reads broken UTF-8 as question marks; no topic has such a name
@@ -303,10 +305,15 @@ def test_damaged_subscription_is_read_like_javas(java: Java) -> None:
             assert "serialized as null" in theirs["error"]
             continue
         outcomes["read"] += 1
-        assert sorted(told.topics) == sorted(set(theirs["topics"]))
-        assert [list(tp) for tp in told.owned] == theirs["owned"]
-        assert (max(told.generation, -1), told.rack) == (theirs["generation"], theirs["rack"])
-        assert (told.user_data and told.user_data.hex()) == (theirs["user_data"] or told.user_data)
+        assert sorted(subscription.topics) == sorted(set(theirs["topics"]))
+        assert [list(tp) for tp in subscription.owned] == theirs["owned"]
+        assert (max(subscription.generation, -1), subscription.rack) == (
+            theirs["generation"],
+            theirs["rack"],
+        )
+        assert (subscription.user_data and subscription.user_data.hex()) == (
+            theirs["user_data"] or subscription.user_data
+        )
     assert min(outcomes["refused"], outcomes["read"]) > 50
 
 

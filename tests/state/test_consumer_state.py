@@ -604,8 +604,8 @@ def test_subscriptions_and_assignments_roundtrip() -> None:
     request = group_messages.join_request(
         config, member.identity, {"range": None}, frozenset({"t", "u"}), [A, C]
     )
-    told = group_messages.decode_subscription(bytes(request.protocols[0].metadata), "i")
-    assert (told.topics, told.owned, told.generation, told.instance_id) == (
+    decoded = group_messages.decode_subscription(bytes(request.protocols[0].metadata), "i")
+    assert (decoded.topics, decoded.owned, decoded.generation, decoded.instance_id) == (
         {"t", "u"},
         (A, C),
         4,
@@ -627,8 +627,8 @@ def test_subscriptions_of_older_members_are_read(version: int) -> None:
             version=version
         )
     )
-    told = group_messages.decode_subscription(data, None)
-    assert (told.topics, told.owned, told.generation) == ({"t"}, (), -1)
+    decoded = group_messages.decode_subscription(data, None)
+    assert (decoded.topics, decoded.owned, decoded.generation) == ({"t"}, (), -1)
 
 
 @given(st.binary(max_size=60))

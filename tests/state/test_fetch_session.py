@@ -140,13 +140,13 @@ class Broker:
     def take(self, request: SessionRequest, room: bool) -> int | None:
         """Return the session's id for the response, or ``None`` if the session is unknown."""
         session_id, epoch = request.session
-        told = {
+        named = {
             (topic, number): offset
             for topic, parts in request.topics.items()
             for number, _, offset, _ in parts
         }
         if epoch == 0:
-            self.known = told
+            self.known = named
             self.made += 1
             self.id, self.epoch = (self.made, 1) if room else (0, 0)
             return self.id
@@ -156,7 +156,7 @@ class Broker:
             for number in numbers:
                 assert (topic, number) in self.known, "forgotten though it is not known"
                 del self.known[topic, number]
-        self.known |= told
+        self.known |= named
         self.epoch += 1
         return self.id
 

@@ -380,14 +380,14 @@ def test_large_assignment_is_quick(assignor: Assignor, same: bool) -> None:
     first = assignor.assign(members, AssignableTopics(partitions, racks))
     again = {
         member: replace(
-            told,
+            subscription,
             owned=tuple(first[member]),
             generation=1,
             user_data=StickyAssignor().user_data(
-                told.topics, LastAssignment("sticky", 1, tuple(first[member]))
+                subscription.topics, LastAssignment("sticky", 1, tuple(first[member]))
             ),
         )
-        for member, told in list(members.items())[:80]
+        for member, subscription in list(members.items())[:80]
     }
     newcomers = {
         f"new-{number}": MemberSubscription(frozenset(names), rack="a") for number in range(30)

@@ -117,12 +117,12 @@ async def test_first_error_is_raised_others_are_logged(
         with pytest.raises(KeyError) as raised:
             await trikafka.run_tasks(consumer, handler)
     assert raised.value.args == (0,)
-    told = [
+    logged = [
         line.getMessage()
         for line in caplog.records
         if line.levelno == logging.WARNING and line.name == "trikafka.tasks"
     ]
-    assert told == [
+    assert logged == [
         "while the tasks were ending: KeyError(1)",
         "while the tasks were ending: KeyError(2)",
     ]

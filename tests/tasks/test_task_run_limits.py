@@ -61,7 +61,7 @@ async def test_refused_record_ends_the_run(
                 )
         assert committed(cluster) is None
     assert any(getattr(cause, "code", None) == code for cause in causes_of(raised.value))
-    assert calls == 6, "three rounds of two records: the second is told of the first one's"
+    assert calls == 6, "three rounds of two records: the second gets the error of the first one's"
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -105,20 +105,20 @@ async def test_pushes_come_at_the_interval(autojump_clock: MockClock) -> None:
             assert 0.5 * INTERVAL <= first - began <= 1.5 * INTERVAL
             assert later == pytest.approx([first + INTERVAL * n for n in range(1, len(later) + 1)])
             assert len(later) >= 8
-            told = consumer.statistics().metrics_push
-            assert told is not None
-            assert (told.state, told.metrics, told.interval) == ("push needed", ("*",), INTERVAL)
-            assert told.pushes == len(later) + 1
-            assert told.last == pytest.approx(trio.current_time() - later[-1])
-            assert told.next == pytest.approx(INTERVAL - (told.last or 0))
-            assert (told.broker or trikafka.Node(-1, "", 0)).node_id == 0
-            assert told.client_instance_id == await consumer.client_instance_id(timeout=0)
+            push = consumer.statistics().metrics_push
+            assert push is not None
+            assert (push.state, push.metrics, push.interval) == ("push needed", ("*",), INTERVAL)
+            assert push.pushes == len(later) + 1
+            assert push.last == pytest.approx(trio.current_time() - later[-1])
+            assert push.next == pytest.approx(INTERVAL - (push.last or 0))
+            assert (push.broker or trikafka.Node(-1, "", 0)).node_id == 0
+            assert push.client_instance_id == await consumer.client_instance_id(timeout=0)
             ends = trio.current_time()
         *_, last = cluster.requests(PUSH)
         assert (last.time, last.request.terminating) == (ends, True)
         assert not any(seen.request.terminating for seen in cluster.requests(PUSH)[:-1])
         assert {seen.request.client_instance_id for seen in cluster.requests(PUSH)} == {
-            told.client_instance_id
+            push.client_instance_id
         }
         assert len(times(cluster, GET)) == 1
 
@@ -129,12 +129,12 @@ async def test_no_subscription_is_asked_again(autojump_clock: MockClock) -> None
             began = trio.current_time()
             await trio.sleep(25)
             assert times(cluster, GET) == pytest.approx([began, began + 10, began + 20])
-            told = producer.statistics().metrics_push
-            assert told is not None
-            assert (told.metrics, told.pushes, told.last) == ((), 0, None)
+            push = producer.statistics().metrics_push
+            assert push is not None
+            assert (push.metrics, push.pushes, push.last) == ((), 0, None)
             ids = [seen.request.client_instance_id for seen in cluster.requests(GET)]
             assert ids[0] is None  # kafka-python reads a zero id as None
-            assert ids[1:] == [told.client_instance_id] * 2
+            assert ids[1:] == [push.client_instance_id] * 2
         assert not cluster.requests(PUSH)
 
 
@@ -208,17 +208,17 @@ async def test_each_error_of_a_push(
         async with trikafka.open_producer(**settings(cluster)) as producer:
             await trio.sleep(15)  # the first push was made
             first = times(cluster, PUSH)[0]
-            told = producer.statistics().metrics_push
-            assert told is not None
-            assert told.pushes <= len(times(cluster, PUSH)) - 1
+            push = producer.statistics().metrics_push
+            assert push is not None
+            assert push.pushes <= len(times(cluster, PUSH)) - 1
             await trio.sleep(35)
             pushed, asked = times(cluster, PUSH), times(cluster, GET)
-            told = producer.statistics().metrics_push
-            assert told is not None
+            push = producer.statistics().metrics_push
+            assert push is not None
             if again == "never":
                 assert (pushed, len(asked)) == ([first], 1)
-                assert (told.state, told.next) == ("off", None)
-                assert getattr(told.last_error, "code", None) == code
+                assert (push.state, push.next) == ("off", None)
+                assert getattr(push.last_error, "code", None) == code
             elif again == "later":
                 assert pushed[1] == pytest.approx(first + INTERVAL)
                 assert len(asked) == 1
@@ -227,7 +227,7 @@ async def test_each_error_of_a_push(
                 assert 0.5 * INTERVAL <= pushed[1] - first <= 1.5 * INTERVAL
                 assert len(asked) == 2
             if again != "never":
-                assert told.last_error is None
+                assert push.last_error is None
         assert cluster.requests(PUSH)[-1].request.terminating is (again != "never")
 
 
@@ -361,9 +361,9 @@ async def test_withdrawn_receiver_is_asked_no_more(autojump_clock: MockClock) ->
             cluster.disconnect()
             before = len(cluster.log)
             await work(100)
-            told = producer.statistics().metrics_push
-            assert told is not None
-            assert told.state == "subscription needed"
+            push = producer.statistics().metrics_push
+            assert push is not None
+            assert push.state == "subscription needed"
             assert not [s for s in cluster.log[before:] if s.api_name in (GET, PUSH)]
 
 
@@ -373,9 +373,9 @@ async def test_null_in_a_subscription_is_refused(autojump_clock: MockClock) -> N
         async with trikafka.open_producer(**settings(cluster)) as producer:
             await trio.sleep(1000)
             await producer.send("t", b"1")
-            told = producer.statistics().metrics_push
-            assert told is not None
-            assert "requested_metrics has a null item" in str(told.last_error)
+            push = producer.statistics().metrics_push
+            assert push is not None
+            assert "requested_metrics has a null item" in str(push.last_error)
 
 
 async def test_too_large_is_not_sent(
@@ -385,9 +385,9 @@ async def test_too_large_is_not_sent(
         answer(cluster, telemetry_max_bytes=100)
         async with trikafka.open_producer(**settings(cluster)) as producer:
             await trio.sleep(100)
-            told = producer.statistics().metrics_push
-            assert told is not None
-            assert "the broker accepts at most 100" in str(told.last_error)
+            push = producer.statistics().metrics_push
+            assert push is not None
+            assert "the broker accepts at most 100" in str(push.last_error)
         assert not cluster.requests(PUSH)
     lines = [record for record in caplog.records if record.name == "trikafka.telemetry"]
     assert len(lines) == 1
@@ -593,9 +593,9 @@ async def test_refused_dial_harms_nothing(autojump_clock: MockClock) -> None:
             before = len(cluster.requests(PUSH))
             await trio.sleep(INTERVAL)
             assert len(cluster.requests(PUSH)) == before + 1
-            told = producer.health().metrics_push
-            assert told is not None
-            assert (told.failing, told.last_error) == (None, None)
+            push = producer.health().metrics_push
+            assert push is not None
+            assert (push.failing, push.last_error) == (None, None)
 
 
 async def test_id_is_asked_of_another_broker(autojump_clock: MockClock) -> None:
@@ -625,17 +625,17 @@ async def test_health_shows_the_push(opening: Any, autojump_clock: MockClock) ->
     async with receiving("*") as cluster:
         async with opening(**settings(cluster)) as client:
             await trio.sleep(50)
-            told = client.health().metrics_push
-            assert told == client.statistics().metrics_push
-            assert told.failing is None
+            push = client.health().metrics_push
+            assert push == client.statistics().metrics_push
+            assert push.failing is None
             cluster.fail(PUSH, 42)
             await trio.sleep(50)
             health = client.health()
-            told = health.metrics_push
+            push = health.metrics_push
             assert health.ok
-            assert told is not None
-            assert (told.state, getattr(told.last_error, "code", None)) == ("off", 42)
-            assert told.failing == pytest.approx((told.last or 0) - INTERVAL)
+            assert push is not None
+            assert (push.state, getattr(push.last_error, "code", None)) == ("off", 42)
+            assert push.failing == pytest.approx((push.last or 0) - INTERVAL)
         async with opening(**settings(cluster, enable_metrics_push=False)) as client:
             assert client.health().metrics_push is None
 

@@ -99,8 +99,8 @@ async def wait_subscribed(servers: str) -> None:
     while True:
         async with trikafka.open_producer(bootstrap_servers=servers) as producer:
             await producer.client_instance_id()
-            told = producer.statistics().metrics_push
-            if told is not None and told.metrics:
+            push = producer.statistics().metrics_push
+            if push is not None and push.metrics:
                 return
         await trio.sleep(0.2)
 
@@ -131,8 +131,8 @@ async def work_until_all_is_seen(servers: str, receiver: Path) -> None:
                 payloads = received(receiver)[before:]
                 seen = {name for each in payloads for name in each.payload.metrics}
                 # The broker may have refused the last push, one that came too early.
-                told = consumer.statistics().metrics_push
-                pushed = told is not None and told.last_error is None and told.pushes >= 4
+                push = consumer.statistics().metrics_push
+                pushed = push is not None and push.last_error is None and push.pushes >= 4
 
 
 async def test_broker_receives_required_metrics(

@@ -50,9 +50,9 @@ async def test_share_consumer_has_them_too(autojump_clock: MockClock) -> None:
         async with trikafka.open_share_consumer("t", **settings(cluster, group_id="g")) as queue:
             queue.register_metric(NAME, lambda: 1.5)
             await trio.sleep(5)
-            told = queue.statistics().metrics_push
-            assert told is not None
-            assert told.pushes >= 3
+            push = queue.statistics().metrics_push
+            assert push is not None
+            assert push.pushes >= 3
         assert payloads(cluster)[-1].metrics == {NAME: {(): 1.5}}
         assert payloads(cluster)[-1].resource["group_id"] == "g"
 

@@ -26,9 +26,9 @@ async def test_api_versions_names_what_is_offered(autojump_clock: Clock, version
         } == KAFKA_4
 
 
-@pytest.mark.parametrize(("own", "told"), [((0, 3), [(18, 0, 3)]), ((0, 1), [])])
+@pytest.mark.parametrize(("own", "offered"), [((0, 3), [(18, 0, 3)]), ((0, 1), [])])
 async def test_newer_api_versions_gets_the_oldest_form(
-    autojump_clock: Clock, own: Any, told: Any
+    autojump_clock: Clock, own: Any, offered: Any
 ) -> None:
     async with ScriptedCluster(api_versions={"ApiVersions": own}) as cluster:
         client = await RawClient.connect(cluster)
@@ -39,7 +39,7 @@ async def test_newer_api_versions_gets_the_oldest_form(
         assert answer.error_code == 35
         assert [
             (item.api_key, item.min_version, item.max_version) for item in answer.api_keys
-        ] == told
+        ] == offered
         again = await client.call(
             "ApiVersions", own[1], client_software_name="raw", client_software_version="1"
         )

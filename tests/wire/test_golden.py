@@ -48,11 +48,11 @@ def rows(batch: RecordBatch) -> list[Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_batches_are_decoded(name: str) -> None:
     data = (GOLDEN / f"{name}.bin").read_bytes()
-    told = json.loads((GOLDEN / f"{name}.json").read_text())
-    assert rows(decode(data)) == told["records"]
-    committed = decode(data, aborted=[tuple(pair) for pair in told["aborted"]])
-    assert list(committed.offsets) == told["committed"]
-    start = told["records"][len(told["records"]) // 2][0]
+    expected = json.loads((GOLDEN / f"{name}.json").read_text())
+    assert rows(decode(data)) == expected["records"]
+    committed = decode(data, aborted=[tuple(pair) for pair in expected["aborted"]])
+    assert list(committed.offsets) == expected["committed"]
+    start = expected["records"][len(expected["records"]) // 2][0]
     assert rows(decode(data, fetch_offset=start)) == [
-        row for row in told["records"] if row[0] >= start
+        row for row in expected["records"] if row[0] >= start
     ]
