@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from test_flow import World
-from trikafka_export.command import _dead_letters, _ExportRun, _gist, _sentence
+from trikafka_export.command import _dead_letter_folder, _ExportRun, _gist, _sentence
 
 from trikafka import ExportResult, TrikafkaError
 from trikafka.cli.app import run
@@ -65,7 +65,7 @@ def test_place_of_dead_letters_is_named(
     result = ExportResult(
         destination, (), False, (), {}, {}, dead_letters=1, format=format, location=location
     )
-    assert _dead_letters(result) == told
+    assert _dead_letter_folder(result) == told
 
 
 @pytest.mark.parametrize(("count", "records"), [(1, "1 record"), (2, "2 records")])
