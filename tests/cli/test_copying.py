@@ -413,12 +413,12 @@ async def test_lag_is_end_less_offset(
         await fill(cluster, 20)
         async with trikafka.open_admin(**settings(cluster)) as admin:
             await admin.alter_group_offsets("g", {TopicPartition("t", 0): 3})
-            before = await lag._look(admin, ["g"])
+            before = await lag._read_places(admin, ["g"])
             assert before == {"g": {TopicPartition("t", 0): (3, 10)}}
             await admin.alter_group_offsets("g", {TopicPartition("t", 0): 7})
-            rows = lag._rows(await lag._look(admin, []), before, 2.0)
+            rows = lag._rows(await lag._read_places(admin, []), before, 2.0)
             with pytest.raises(click.ClickException, match="group 'other' does not exist"):
-                await lag._look(admin, ["other"])
+                await lag._read_places(admin, ["other"])
     assert rows == [
         {"group": "g", "topic": "t", "partition": 0, "offset": 7, "end": 10, "lag": 3, "rate": 2}
     ]
