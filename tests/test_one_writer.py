@@ -289,7 +289,6 @@ READS = {
     "to_bytes",
     "part",
     "metadata",
-    "told",
     "time_spent",
     "claim",
     "unclaim",

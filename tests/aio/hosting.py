@@ -119,7 +119,7 @@ def nothing_left(kind: str = "asyncio") -> Iterator[None]:
     assert not trio.lowlevel.in_trio_run()
     gc.collect()
     # Files that earlier tests left open may be closed meanwhile, so only new ones count. A thread
-    # that was told to end may live for a moment longer.
+    # that is about to end may live for a moment longer.
     deadline = time.monotonic() + 60
     while (left := open_files() - before) or asyncio_threads():
         assert time.monotonic() < deadline, f"still open: {dict(left)}, {asyncio_threads()}"

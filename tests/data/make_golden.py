@@ -139,7 +139,7 @@ def save(cluster: KafkaCluster, topic: str, made_by: str) -> None:
     (GOLDEN / f"{topic}.bin").write_bytes(segment.read_bytes())
     index = segment.with_suffix(".txnindex")
     entries = struct.iter_unpack(">hqqqq", index.read_bytes()) if index.exists() else ()
-    told = {
+    contents = {
         "made_by": made_by,
         "broker": f"Apache Kafka {cluster.settings.version}",
         "aborted": [[producer_id, first] for _, producer_id, first, _, _ in entries],
@@ -147,7 +147,9 @@ def save(cluster: KafkaCluster, topic: str, made_by: str) -> None:
     }
     rows = consume(cluster, topic, "read_uncommitted")
     lines = ",\n".join(json.dumps(row) for row in rows)
-    (GOLDEN / f"{topic}.json").write_text(f'{json.dumps(told)[:-1]}, "records": [\n{lines}\n]}}\n')
+    (GOLDEN / f"{topic}.json").write_text(
+        f'{json.dumps(contents)[:-1]}, "records": [\n{lines}\n]}}\n'
+    )
 
 
 def consume(cluster: KafkaCluster, topic: str, isolation: str) -> list[Any]:

@@ -117,15 +117,15 @@ class Troubles:
 
 
 async def timed(name: str, limit: float, call: Callable[[], Awaitable[Any]]) -> None:
-    start, told = trio.current_time(), limit
+    start, reported = trio.current_time(), limit
     try:
         await call()
     except KafkaTimeoutError as error:
-        told = error.limit
+        reported = error.limit
     except (TrikafkaError, trikafka.errors.IllegalStateError):
         pass  # out of its group, say
     took = trio.current_time() - start
-    assert told == limit, name
+    assert reported == limit, name
     assert took <= limit + 3 * GRACE + 1e-6, f"{name} with {limit:.3f} s took {took:.3f} s"
 
 

@@ -155,10 +155,10 @@ async def test_example_of_the_page_connects(settings: dict[str, Any]) -> None:
         SECURITY.read_text(encoding="utf-8"),
         re.DOTALL,
     )
-    told: dict[str, Any] = {}
-    exec(text, told)
+    defined: dict[str, Any] = {}
+    exec(text, defined)
     with trio.fail_after(400):
-        async with trikafka.open_admin(**{**told["settings"], **settings}) as admin:
+        async with trikafka.open_admin(**{**defined["settings"], **settings}) as admin:
             assert await admin.describe_cluster()
 
 

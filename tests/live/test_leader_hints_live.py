@@ -108,7 +108,7 @@ async def test_moved_leader_needs_no_metadata_request(make_kafka_cluster: MakeKa
             written = 0
             # an old leader that does not know the new one yet gives no hint: one of several moves
             # is enough
-            told = False
+            hinted = False
             for _ in range(30):
                 await producer.send("moves", b"%d" % written)
                 written += 1
@@ -125,14 +125,14 @@ async def test_moved_leader_needs_no_metadata_request(make_kafka_cluster: MakeKa
                 ):
                     await producer.send("moves", b"%d" % written)
                     written += 1
-                told = apis[_METADATA] == asked
-                if told:
+                hinted = apis[_METADATA] == asked
+                if hinted:
                     assert metadata.snapshot.leader(TopicPartition("moves", 0)).node_id == other
                     break
                 # So the next round begins with a leader that is known.
                 await producer.send("moves", b"%d" % written)
                 written += 1
-            assert told, "no old leader said who leads, and where that is"
+            assert hinted, "no old leader said who leads, and where that is"
     settings: trikafka.ConsumerSettings = {
         "bootstrap_servers": bootstrap,
         "auto_offset_reset": "earliest",

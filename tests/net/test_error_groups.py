@@ -124,7 +124,7 @@ async def test_failure_of_the_background_is_noted() -> None:
 
 
 def test_each_other_failure_is_noted_once() -> None:
-    """Errors with the same text, or with none, are told apart by their class."""
+    """Errors with the same text, or with none, are distinguished by their class."""
     error = with_others(
         trio.ClosedResourceError(),
         [trio.BrokenResourceError(), trio.ClosedResourceError(), ValueError("x"), ValueError("x")],

@@ -285,7 +285,7 @@ async def test_last_of_several_silent_brokers_is_logged(
     ]
     assert logged() == ["broker 1 does not respond", "broker 2 does not respond", none_left, *backs]
     await silence(*NODES)
-    assert logged() == [], "all that has been told in the last minutes"
+    assert logged() == [], "all of it was logged in the last minutes"
     await trio.sleep(REMINDER)
     await silence(NODES[1], NODES[2], NODES[0])
     assert logged()[2] == none_left

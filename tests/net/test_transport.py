@@ -147,7 +147,7 @@ async def test_lost_peer_ends_each_waiter_once(size: int) -> None:
         assert len(ended) == 3
         with pytest.raises(KafkaConnectionError):
             line.connection.begin(produce(1), ended.append)
-        assert len(ended) == 3, "what was refused is not told again"
+        assert len(ended) == 3, "a refused request has no second outcome"
 
 
 async def test_unreadable_response_is_the_callers_alone() -> None:

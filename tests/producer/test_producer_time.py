@@ -74,7 +74,9 @@ async def test_expired_batch_leaves_its_request_running(
         assert metadata.offset == 2
         assert producer.statistics().buffer_used == 0
         epochs = {batch.info.producer_epoch for batch in cluster.partition("t", 0).batches}
-        assert epochs == {0}, "the broker told that it has the expired one, so its number is no gap"
+        assert epochs == {0}, (
+            "the broker reported the expired batch as written, so its number is no gap"
+        )
 
 
 async def test_frozen_broker_is_left_at_request_timeout(

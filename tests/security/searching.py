@@ -70,10 +70,10 @@ class Search:
                 f"{each!s} {each!r} {each.args!r} {vars(each)!r} "
                 f"{getattr(each, '__notes__', ())!r}",
             )
-            told = traceback.TracebackException.from_exception(
+            trace = traceback.TracebackException.from_exception(
                 each, capture_locals=True, compact=True
             )
-            for frame in told.stack:
+            for frame in trace.stack:
                 if frame.locals and "/tests/" not in frame.filename:
                     for local, value in frame.locals.items():
                         self.text(

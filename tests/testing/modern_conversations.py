@@ -99,10 +99,10 @@ class Member:
     def _told(self, what: str, answer: Any) -> None:
         if not answer.error_code:
             self.epoch = answer.member_epoch
-        told = owned_of(answer)
-        if told is not None:
-            self.owned = told
-        count = None if told is None else [len(numbers) for numbers in told.values()]
+        assigned = owned_of(answer)
+        if assigned is not None:
+            self.owned = assigned
+        count = None if assigned is None else [len(numbers) for numbers in assigned.values()]
         said = answer.error_code, answer.member_epoch, count, answer.heartbeat_interval_ms
         self.peer.note(f"{self.member_id} {what}", *said, answer.member_id)
 

@@ -43,8 +43,8 @@ class Beater:
         answer = await self.client.call("ConsumerGroupHeartbeat", version, **fields)
         if not answer.error_code:
             self.epoch = answer.member_epoch
-        told = owned_of(answer)
-        self.owned = self.owned if told is None else told
+        assigned = owned_of(answer)
+        self.owned = self.owned if assigned is None else assigned
         return answer
 
     @property

@@ -51,7 +51,7 @@ def test_command_prints_settings_that_connect(tmp_path: Path) -> None:
     ]
     with running([*COMMAND, *options]) as process:
         plain = first_line(process)
-        settings, files = told(process)
+        settings, files = read_output(process)
         assert settings["bootstrap_servers"] != plain
         assert {
             "ssl_cafile",
@@ -85,7 +85,7 @@ def test_command_prints_settings_that_connect(tmp_path: Path) -> None:
     assert [file for file in secret if file.stat().st_mode & 0o077] == []
 
 
-def told(process: subprocess.Popen[str]) -> tuple[dict[str, Any], list[str]]:
+def read_output(process: subprocess.Popen[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the printed settings for trikafka, and the files for Java and librdkafka."""
     settings: dict[str, Any] = {}
     files: list[str] = []

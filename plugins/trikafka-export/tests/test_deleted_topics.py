@@ -49,12 +49,12 @@ async def test_deleted_topic_is_logged_once(
         world.cluster.delete_topic("other")
         for _ in range(3):
             await exporter.run()
-        told = [
+        logged = [
             record
             for record in caplog.records
             if record.levelno == logging.WARNING and record.getMessage() == WARNING
         ]
-        assert len(told) == 1
+        assert len(logged) == 1
 
 
 async def test_missing_topic_suggests_those_of_the_cluster(

@@ -27,7 +27,7 @@ ICEBERG = (
 DELTA = "a Delta table, in which plain files are not part of the table; exports go there with format=delta"
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     caplog.clear()
     return found
@@ -259,7 +259,7 @@ async def test_other_topics_and_lost_files_are_reported(
         return (await trikafka.export(topics, root, bootstrap_servers=servers)).rows
 
     assert await export(first) == 100
-    assert told(caplog) == []
+    assert warnings(caplog) == []
 
     # A check that names another topic. Previously it passed.
     with pytest.raises(ExportError) as caught:
@@ -269,7 +269,7 @@ async def test_other_topics_and_lost_files_are_reported(
 
     # Another topic is exported beside the first: that is logged once.
     assert await export(second) == 100
-    [line] = told(caplog)
+    [line] = warnings(caplog)
     assert line == (
         f"{root} holds an export of {first}, and gets {second} beside it: who reads all of it "
         "gets both (column topic)"
@@ -277,7 +277,7 @@ async def test_other_topics_and_lost_files_are_reported(
     assert (await trikafka.check_export(root, topics=[second, first])).rows == 200
     await add_records(servers, second, 100, 50, 4)
     assert await export(first, second) == 50
-    assert told(caplog) == []
+    assert warnings(caplog) == []
 
     # Files are removed, in the hope that the export writes them again.
     for file in root.glob("*.parquet"):
@@ -285,7 +285,7 @@ async def test_other_topics_and_lost_files_are_reported(
     async with trikafka.open_exporter(first, root, bootstrap_servers=servers) as exporter:
         for _ in range(2):
             assert (await exporter.run()).rows == 0
-    [line] = told(caplog)
+    [line] = warnings(caplog)
     assert line.startswith(f"{root} lacks files that were exported to it: {second}-")
     assert (
         " more. An export does not write them again; --check lists what is missing, and an "

@@ -27,10 +27,10 @@ async def test_dead_address_is_logged_once(
             sink_options={"threads": 4},
         )
     assert found.rows == 400
-    told = [
+    logged = [
         record
         for record in caplog.records
         if "a bootstrap address cannot be used" in record.getMessage()
         and dead in record.getMessage()  # and no client of another test
     ]
-    assert len(told) == 1
+    assert len(logged) == 1

@@ -50,7 +50,7 @@ def test_letters_are_on_disk_until_dropped(
 
 
 @pytest.mark.parametrize(
-    ("time", "told"),
+    ("time", "shown"),
     [
         (0, "1970-01-01T00:00:00+00:00"),
         (1_700_000_000_123_000, "2023-11-14T22:13:20.123000+00:00"),
@@ -59,7 +59,7 @@ def test_letters_are_on_disk_until_dropped(
         (-100_000_000_000_000_000, "-1199-02-15T14:13:20+00:00"),
     ],
 )
-def test_time_of_a_letter_may_be_in_any_year(tmp_path: Path, time: int, told: str) -> None:
+def test_time_of_a_letter_may_be_in_any_year(tmp_path: Path, time: int, shown: str) -> None:
     """A producer may send microseconds in the place of milliseconds."""
     columns = {name: [value] for name, value in (row(0) | {"timestamp": time}).items()}
     records = pa.table(columns, schema=SCHEMA.remove(SCHEMA.get_field_index("timestampType")))
@@ -68,7 +68,7 @@ def test_time_of_a_letter_may_be_in_any_year(tmp_path: Path, time: int, told: st
     letters.add([(letter, "no")])
     letters.staged(0)
     (path,) = tmp_path.iterdir()
-    assert json.loads(path.read_text())["timestamp"] == told
+    assert json.loads(path.read_text())["timestamp"] == shown
     headers = dict(_record(letter, "no")["headers"])
     assert headers["trikafka.timestamp"] == b"%d" % (time // 1_000)
 

@@ -88,10 +88,10 @@ async def test_unpublished_export_may_change_its_format(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigurationError,
         match=r"and published nothing: remove .*/pk/_trikafka to begin again",
-    ) as told:
+    ) as caught:
         async with FileSink(root) as sink:
             await sink.load()
-    remedy = re.search(r"remove (\S+)", str(told.value))
+    remedy = re.search(r"remove (\S+)", str(caught.value))
     assert remedy is not None
     assert Path(remedy[1]) == root / "_trikafka"
     (root / "part-0.orc").write_bytes(b"")  # rows that readers may have used

@@ -78,18 +78,18 @@ class RestCatalogServer:
         print(table, partition, offset, file=self._process.stdin, flush=True)
         found = Read()
         while line := self._process.stdout.readline().strip():
-            kind, *told = line.split(" ")
+            kind, *fields = line.split(" ")
             if kind == "column":
-                found.columns[told[0]] = told[1]
+                found.columns[fields[0]] = fields[1]
             elif kind == "file":
-                found.partitions.append(told[0] if told else "")
+                found.partitions.append(fields[0] if fields else "")
             else:
                 row: Any = (
-                    told[0],
-                    int(told[1]),
-                    int(told[2]),
-                    int(told[3]),
-                    told[4] if len(told) > 4 else "",
+                    fields[0],
+                    int(fields[1]),
+                    int(fields[2]),
+                    int(fields[3]),
+                    fields[4] if len(fields) > 4 else "",
                 )
                 (found.rows if kind == "row" else found.some).append(row)
         found.rows.sort()

@@ -24,14 +24,14 @@ def looks(_: Iterable[Any]) -> Iterator[tuple[str, str, int]]:
     """Return the origin of a worker's trikafka, its form, and how often it warns about that."""
     from trikafka._wire import _implementation
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
             _implementation.warn_if_missing(1)
     yield (
         trikafka.__file__ or "",
         f"{_implementation.name_in_use}: {_implementation.missing}",
-        len(told),
+        len(caught),
     )
 
 

@@ -238,7 +238,7 @@ async def test_expired_token_is_reported_and_hidden(
     front.token = "the-secret-token"
     options = {**lake.options, "catalog.token": "the-secret-token"}
     expire = when("writing", lambda: setattr(front, "token", "another"))
-    with pytest.raises(ExportError, match="the token is not good any more") as told:
+    with pytest.raises(ExportError, match="the token is not good any more") as caught:
         await trikafka.export(
             topic,
             lake.destination,
@@ -246,7 +246,7 @@ async def test_expired_token_is_reported_and_hidden(
             sink_options=options,
             on_progress=expire,
         )
-    assert "the-secret-token" not in str(told.value)
+    assert "the-secret-token" not in str(caught.value)
     front.token = "the-secret-token"
     result = await trikafka.export(
         topic, lake.destination, bootstrap_servers=servers, sink_options=options

@@ -25,17 +25,17 @@ async def test_cancellation_is_repeated_until_it_works() -> None:
     The first attempts may come before there is anything to cancel. Another one may come before the
     thread of the call runs again.
     """
-    begun, told, times = trio.Event(), threading.Event(), 0
+    begun, released, times = trio.Event(), threading.Event(), 0
 
     def function() -> None:
         trio.from_thread.run_sync(begun.set)
-        assert told.wait(60)
+        assert released.wait(60)
 
     def cancel_jobs() -> None:
         nonlocal times
         times += 1
         if times >= 3:
-            told.set()
+            released.set()
 
     call = CancellableCall(function, cancel_jobs, trio.CapacityLimiter(1))
     with trio.fail_after(60), trio.CancelScope() as scope:
@@ -75,15 +75,15 @@ async def test_standstill_is_no_silence_of_the_jvm() -> None:
     Previously a standstill of half a second counted as silence of the JVM, and the call was left
     behind.
     """
-    begun, told, stood = trio.Event(), threading.Event(), threading.Event()
+    begun, released, stood = trio.Event(), threading.Event(), threading.Event()
 
     def function() -> None:
         trio.from_thread.run_sync(begun.set)
-        assert told.wait(60)
+        assert released.wait(60)
 
     def cancel_jobs() -> None:
         assert stood.wait(60)
-        told.set()
+        released.set()
 
     call = CancellableCall(function, cancel_jobs, trio.CapacityLimiter(1))
     async with trio.open_nursery() as nursery:

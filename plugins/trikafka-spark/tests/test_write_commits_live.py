@@ -530,10 +530,10 @@ async def test_unreachable_abort_is_logged(job: Job, caplog: pytest.LogCaptureFi
         unused.bind(("127.0.0.1", 0))  # bound and not listening: refused
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         await Job(address, job.topic).abort(messages)
-    told = (
+    line = (
         "some transactions of a failed write are still open; the next run aborts them, or the "
         "broker after kafka.transaction.timeout.ms"
     )
-    assert f"{told}: {job.topic}-0" in caplog.text
+    assert f"{line}: {job.topic}-0" in caplog.text
     assert await job.states(0) == ["Ongoing"]
     await job.commit(messages)
