@@ -78,6 +78,7 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("topics", "create", "t", "-p", "0"), "--partitions"),
         (("topics", "alter", "t"), "--partitions"),
         (("groups", "--delete"), "which group?"),
+        (("groups", "delete"), "which group?"),
         (("export", "t", "out", "--min-records-per-file", "5"), "are for --every"),
         (("export", "t", "out", "--min-bytes-per-file", "5"), "are for --every"),
         (("export", "t", "out", "--max-file-delay", "5m"), "are for --every"),

@@ -182,8 +182,9 @@ def test_group_resumes_where_it_ended(command: Command, topic: str, tmp_path: Pa
         "CLIENT",
         "HOST",
     ]
-    assert command("groups", "--delete", group).code == 0
-    assert group not in command("groups", "--list").out.decode()
+    assert command("groups", "describe", group).out.decode() == table
+    assert command("groups", "delete", group).out.decode() == f"deleted: {group}\n"
+    assert group not in command("groups", "list").out.decode()
 
 
 def test_topics_from_creation_to_deletion(command: Command, broker: str) -> None:

@@ -103,6 +103,12 @@ from trikafka.testing import ScriptedCluster
         (("decommission", "1"), "did you mean 'reassign move --off BROKER'?"),
         (("groups", "delete-offsets", "g"), "give at least one --topic"),
         (
+            ("groups", "reset-offsets", "g", "--to", "latest", "--dry-run"),
+            "no such option --dry-run; without --execute nothing is changed (see",
+        ),
+        (("topics", "list", "--dry-run"), "no such option --dry-run (see"),
+        (("topics", "create", "t", "--replicas", "3"), "did you mean '--replication-factor'?"),
+        (
             ("groups", "--reset-offsets", "--group", "g"),
             "no such option --reset-offsets; did you mean 'trikafka groups reset-offsets'?",
         ),
@@ -152,6 +158,9 @@ def test_option_beside_a_variable_is_named(
         (("groups", "-X", "a=lag", "-h"), "groups"),
         (("groups", "-b", "lag", "-h"), "groups"),
         (("groups", "-b", "x:1", "lag", "-h"), "groups lag"),
+        (("groups", "list", "-h"), "groups list"),
+        (("groups", "-o", "json", "describe", "-h"), "groups describe"),
+        (("groups", "delete", "-h"), "groups delete"),
         (("groups", "--describe", "lag", "-h"), "groups"),
         (("cluster", "-h", "health"), "cluster health"),
         (("groups", "-h", "--", "lag"), "groups"),
@@ -181,11 +190,9 @@ def test_every_hinted_word_is_a_command() -> None:
     assert first <= set(root.list_commands(click.Context(topics)))  # type: ignore[attr-defined]
 
 
-def test_groups_verb_suggests_its_option(command: Command, broker: str) -> None:
-    assert (
-        command("groups", "list").err
-        == "Error: group 'list' does not exist; did you mean --list?\n"
-    )
+def test_late_verb_of_groups_is_hinted(command: Command, broker: str) -> None:
+    meant = "did you mean 'trikafka groups delete GROUP'?"
+    assert command("groups", "no-such", "delete").err.endswith(f"{meant}\n")
 
 
 def test_missing_extra_is_named_by_the_command() -> None:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 #: What a word means that is not a group, by other tools' habits.
 _HINTS = {
-    **{verb: f"; did you mean --{verb}?" for verb in ("list", "describe", "delete")},
+    **{
+        verb: f"; did you mean 'trikafka groups {verb}{of}'?"
+        for verb, of in (("list", ""), ("describe", " GROUP"), ("delete", " GROUP"))
+    },
     **dict.fromkeys(
         ("reset", "reset-offset", "resetoffsets", "seek"),
         "; did you mean 'trikafka groups reset-offsets GROUP'?",
@@ -43,9 +46,41 @@ _HINTS = {
 }
 
 
+_names = click.argument("names", nargs=-1, metavar="[GROUP]...")
+
+
+@click.command("list")
+@output_option
+@common_options
+def list_groups(common: Common, output: str) -> None:
+    """List the groups of all types."""
+    _list(common, output)
+
+
+@click.command("describe")
+@_names
+@output_option
+@common_options
+def describe_groups(common: Common, names: tuple[str, ...], output: str) -> None:
+    """Show members, offsets and lag of groups: of those that are given, or of all."""
+    _show(common, list(names) or None, output)
+
+
+@click.command("delete")
+@_names
+@output_option
+@common_options
+def delete_named(common: Common, names: tuple[str, ...], output: str) -> None:
+    """Delete consumer groups without members, and their offsets."""
+    _delete(common, chosen("group", names, ()), output)
+
+
 class _Groups(WithVerbs):
     verbs = MappingProxyType(
         {
+            "list": list_groups,
+            "describe": describe_groups,
+            "delete": delete_named,
             "lag": lag,
             "reset-offsets": reset_offsets,
             "delete-offsets": delete_offsets,
@@ -91,32 +126,37 @@ def command(
 
     "trikafka groups lag GROUP" shows only the lag, with --watch again and again; "trikafka groups
     reset-offsets GROUP" sets the offsets of a group, "delete-offsets GROUP" deletes those of topics,
-    and "remove-members GROUP" removes its members; see their --help.
+    and "remove-members GROUP" removes its members; see their --help. "list", "describe GROUP" and
+    "delete GROUP" do what the options of these names do.
     """
     if list_ + describe + delete > 1:
         raise click.UsageError("only one of --list, --describe and --delete")
     if delete:
-        todo = chosen("group", names, more)
-        cure = "stop them first, or see 'trikafka groups remove-members {} --all'"
-
-        async def work(admin: Admin) -> list[str]:
-            own = await consumer_groups(admin, todo, "delete", _HINTS)
-            return await delete_groups(admin, own, admin.describe_groups, cure)
-
-        gone = ask(common, work)
-        say_done(output, f"deleted: {', '.join(gone)}", {"deleted": gone})
+        _delete(common, chosen("group", names, more), output)
     elif describe or ((names or more) and not list_):
-        found = ask(
-            common,
-            lambda admin: _describe(admin, chosen("group", names, more) if names or more else None),
-        )
-        if output == "json":
-            say_json(found)
-        else:
-            for at, group in enumerate(found):
-                say(("\n" if at else "") + _as_text(group))
+        _show(common, chosen("group", names, more) if names or more else None, output)
     else:
         _list(common, output)
+
+
+def _delete(common: Common, names: list[str], output: str) -> None:
+    cure = "stop them first, or see 'trikafka groups remove-members {} --all'"
+
+    async def work(admin: Admin) -> list[str]:
+        own = await consumer_groups(admin, names, "delete", _HINTS)
+        return await delete_groups(admin, own, admin.describe_groups, cure)
+
+    gone = ask(common, work)
+    say_done(output, f"deleted: {', '.join(gone)}", {"deleted": gone})
+
+
+def _show(common: Common, names: list[str] | None, output: str) -> None:
+    found = ask(common, lambda admin: _describe(admin, names))
+    if output == "json":
+        say_json(found)
+    else:
+        for at, group in enumerate(found):
+            say(("\n" if at else "") + _as_text(group))
 
 
 def _list(common: Common, output: str) -> None:

@@ -46,6 +46,7 @@ _OPTIONS = MappingProxyType(
         "-c": "--config",
         "-J": "-f json",
         "--isolation-level": "-X isolation.level=read_committed",
+        "--replicas": "--replication-factor",
         **dict.fromkeys(("--allow-principal", "--principal"), "-u"),
         "--deny-principal": "--deny",
         **dict.fromkeys(("--allow-host", "--deny-host"), "--host"),
@@ -268,6 +269,8 @@ def option_hint(error: click.NoSuchOption) -> str:
     if meant is None:
         # click itself suggests options that have little in common with the one that was given.
         own = [name for param in error.ctx.command.params for name in param.opts]
+        if error.option_name == "--dry-run" and "--execute" in own:
+            return "; without --execute nothing is changed"
         meant = next(iter(get_close_matches(error.option_name, own, n=1, cutoff=0.8)), None)
     return f"; did you mean {meant!r}?" if meant else ""
 
