@@ -238,6 +238,24 @@ def test_sends_to_a_missing_topic_fail_together() -> None:
     run(main)
 
 
+def test_errors_have_no_context_of_trikafka() -> None:
+    """Once, each traceback began with Trio's WouldBlock, which says nothing to the program."""
+
+    async def main() -> None:
+        async with cluster_of() as cluster, producer_of(cluster) as producer:
+            for call in (producer.send, producer.enqueue):
+                with pytest.raises(trikafka.UnknownTopicOrPartitionError) as caught:
+                    await call("missing", b"")
+                assert caught.value.__context__ is None
+            async with consumer_of(cluster) as consumer:
+                consumer.assign([trikafka.TopicPartition("missing", 0)])
+                with pytest.raises(trikafka.UnknownTopicOrPartitionError) as caught:
+                    await anext(consumer)
+                assert caught.value.__context__ is None
+
+    run(main)
+
+
 def test_sends_of_one_turn_share_a_request(kind: str) -> None:
     """A thousand tasks that send at once cost a few ticks and requests, not a thousand."""
 

@@ -312,6 +312,8 @@ class Producer(OpenedClient):
                 topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
             )
         except trio.WouldBlock:
+            ack = None  # what is awaited here would raise its errors with this one as their context
+        if ack is None:
             ack = await self._enqueue(topic, value, key, headers, timestamp, partition)
         guest.wake()
         if not isinstance(ack, _Ack):
@@ -325,8 +327,9 @@ class Producer(OpenedClient):
                 raise
         try:
             return ack.result()
-        except trio.WouldBlock:  # the batch was split: the outcome is that of a part
-            return await _delivered(guest, ack)
+        except trio.WouldBlock:
+            pass  # the batch was split: the outcome is that of a part
+        return await _delivered(guest, ack)
 
     async def enqueue(
         self,
@@ -369,6 +372,8 @@ class Producer(OpenedClient):
                 topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
             )
         except trio.WouldBlock:
+            ack = None  # as in send()
+        if ack is None:
             ack = await self._enqueue(topic, value, key, headers, timestamp, partition)
         self._guest.wake()
         return Ack(self._guest, ack)

@@ -244,8 +244,9 @@ class ShareConsumer(OpenedClient, Generic[Key, Value]):
             try:
                 return self._call(take)
             except trio.WouldBlock:
-                await cross(self._guest, self._client.wait_receivable)
-                self._due = time.perf_counter() + TURN
+                pass  # the errors of the wait must not have this one as their context
+            await cross(self._guest, self._client.wait_receivable)
+            self._due = time.perf_counter() + TURN
 
     def receive_nowait(self) -> Delivery[Key, Value]:
         """Return the next record if one is buffered.

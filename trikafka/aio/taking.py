@@ -46,12 +46,13 @@ class RecordTaker(Client, Generic[Key, Value]):
             except trio.EndOfChannel:  # only a stream ends
                 raise StopAsyncIteration from None
             except trio.WouldBlock:
-                if not await cross(self._guest, self._client.wait_receivable):
-                    raise StopAsyncIteration from None
-                self._due = time.perf_counter() + TURN
+                pass  # the errors of the wait must not have this one as their context
             else:
                 self._guest.wake()
                 return record
+            if not await cross(self._guest, self._client.wait_receivable):
+                raise StopAsyncIteration
+            self._due = time.perf_counter() + TURN
 
 
 async def taken(client: Client, take: Callable[[], T], wait: Callable[[], Awaitable[bool]]) -> T:
@@ -67,10 +68,11 @@ async def taken(client: Client, take: Callable[[], T], wait: Callable[[], Awaita
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
         except trio.WouldBlock:
-            if not await cross(client._guest, wait):
-                raise StopAsyncIteration from None
+            pass  # as above
         finally:
             client._guest.wake()
+        if not await cross(client._guest, wait):
+            raise StopAsyncIteration
 
 
 class Gatherer(Protocol):
