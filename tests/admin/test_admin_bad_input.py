@@ -167,6 +167,19 @@ def test_settings_of_a_topic_are_checked(config: Any, text: str) -> None:
         NewTopic(config=config)
 
 
+async def test_mistakes_have_advice(autojump_clock: trio.testing.MockClock) -> None:
+    with pytest.raises(ConfigurationError, match=r"a topic's name is a key: {'t': NewTopic\(3\)}"):
+        NewTopic("t", 3)  # type: ignore[arg-type]
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin,
+    ):
+        with pytest.raises(ConfigurationError, match=r"such as OffsetSpec\.LATEST"):
+            await admin.list_offsets({T0: "latest"})  # type: ignore[dict-item]
+
+
 async def test_other_numbers_and_paths_are_taken(autojump_clock: trio.testing.MockClock) -> None:
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,

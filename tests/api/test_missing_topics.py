@@ -102,7 +102,7 @@ async def test_subscribed_member_logs_the_topic(
             with trio.move_on_after(2):
                 await consumer.receive()
             assert f"{MEANT} (it is subscribed to)" in consumer.health().reasons
-    assert f"{MEANT}; calls about this topic wait until it does" in [
+    assert f"{MEANT}; a subscribed consumer waits until it does" in [
         record.getMessage() for record in caplog.records
     ]
 

@@ -52,6 +52,7 @@ async def refused(
         (("no such/topic",), "topic 'no such/topic' has ' ', '/' in its name; Kafka allows"),
         ((".",), "a topic cannot be called '.'"),
         (("^flights.*",), "only a consumer takes a pattern: re.compile('^flights.*')"),
+        (("flights.*",), "only a consumer takes a pattern, such as re.compile('orders.*')"),
         ((b"flights",), "a topic's name must be text, not b'flights'"),
         ((re.compile("fl.*"), "flights"), "or one pattern alone, not re.compile('fl.*')"),
         (("flights", "flights"), "topic 'flights' is given twice"),

@@ -38,6 +38,8 @@ def test_valid_addresses_are_read(given: Any, expected: list[tuple[str, int]]) -
     [
         ("localhost", "'localhost' has no port; write it as 'host:port'"),
         ("a:1,b", "'b' has no port"),
+        ("a:1;b:2", "servers: separate addresses by commas, or give a list; not 'a:1;b:2'"),
+        ("a:1 b:2", "separate addresses by commas"),
         (":9092", "':9092' has no port"),
         ("::1:9092", "'::1:9092' has no port"),
         ("[::1:9092", "'\\[::1:9092' has no port"),

@@ -89,6 +89,15 @@ async def test_a_refusal_is_raised(autojump_clock: Clock, code: int, kind: Any) 
             assert queue.health().error is not None
 
 
+async def test_group_of_another_kind_is_explained(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster:
+        cluster.fail("ShareGroupHeartbeat", trikafka.ErrorCode.GROUP_ID_NOT_FOUND, None)
+        async with queue_of(cluster) as queue:
+            with pytest.raises(GroupIdNotFoundError, match=r"choose another group_id$") as caught:
+                await queue.receive()
+            assert not hasattr(caught.value, "__notes__")
+
+
 async def test_old_brokers_are_named(autojump_clock: Clock) -> None:
     async with cluster_of() as cluster:
         cluster.offer("ShareGroupHeartbeat", None)

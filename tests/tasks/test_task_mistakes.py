@@ -71,7 +71,7 @@ async def test_plain_function_is_found_at_its_first_call(
         with (
             trio.fail_after(60),
             pytest.raises(
-                ConfigurationError, match=r"handler must be an async function .* it returned None"
+                ConfigurationError, match=r"handler must be an async function .* returned None"
             ),
         ):
             await trikafka.run_tasks(consumer, seen.append, **options)  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ async def test_wrong_handler_of_process_is_refused(autojump_clock: Clock) -> Non
         with (
             trio.fail_after(60),
             pytest.raises(
-                ConfigurationError, match=r"handler must be an async function .* it returned 5"
+                ConfigurationError, match=r"handler must be an async function .* returned 5"
             ),
         ):
             await trikafka.process(consumer, producer, plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ..errors import ConfigurationError
@@ -41,6 +42,10 @@ def _parse(text: str, setting: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or (":" in host and not bracketed):
+        if re.search(r":\d+[;\s]", text):
+            raise ConfigurationError(
+                f"{setting}: separate addresses by commas, or give a list; not {text!r}"
+            )
         raise ConfigurationError(
             f"bootstrap address {text!r} has no port; write it as 'host:port', such as "
             "'localhost:9092'"

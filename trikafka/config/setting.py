@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ConfigurationError
@@ -233,6 +233,17 @@ def _values(hint: Any) -> tuple[tuple[type, ...], tuple[object, ...] | None, boo
     return tuple(kinds), None if open_ended else choices, len(rest) < len(parts)
 
 
+#: Names that users try first, with the setting that each one means. No similarity finds it.
+_MEANT = MappingProxyType(
+    {
+        **dict.fromkeys(("brokers", "hosts", "server", "servers"), "bootstrap_servers"),
+        **dict.fromkeys(("consumer_group", "group_name"), "group_id"),
+        "auto_commit": "enable_auto_commit",
+        "deserializer": "value_deserializer",
+    }
+)
+
+
 def nearest(name: str, known: Iterable[str], least: float) -> str | None:
     """Return the known name that a wrong one is probably meant for.
 
@@ -261,7 +272,12 @@ def unknown(
     def advice(name: str) -> str:
         if name.replace(".", "_") in ("key_serializer", "value_serializer"):
             return "keys and values are bytes: encode before send"
-        near = nearest(name, known, 0.6) or nearest(name.lower(), known, 0.6)
+        meant = _MEANT.get(name)
+        near = (
+            meant
+            if meant in known
+            else nearest(name, known, 0.6) or nearest(name.lower(), known, 0.6)
+        )
         return hint(name) or (f"did you mean {near!r}?" if near else "")
 
     if len(names) == 1:

@@ -14,6 +14,7 @@ LONGEST_TOPIC_NAME = 249
 #: The form of a broker's address, which some users pass as the first argument.
 _ADDRESS = re.compile(r"[\w.-]+:\d+(,[\w.-]+:\d+)*")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9._-]")
+_OF_PATTERNS = re.compile(r"[*+?|$\\\[(]")
 
 
 def check_topic_name(name: object) -> str:
@@ -43,10 +44,12 @@ def check_topic_name(name: object) -> str:
 
 
 def _of_a_pattern(name: str) -> str:
-    """Return a hint for a pattern as librdkafka takes it; empty for other texts."""
-    if not name.startswith("^"):
-        return ""
-    return f"; only a consumer takes a pattern: re.compile({name!r})"
+    """Return a hint for a pattern that was given as text; empty for other texts."""
+    if name.startswith("^"):  # as librdkafka takes a pattern
+        return f"; only a consumer takes a pattern: re.compile({name!r})"
+    if _OF_PATTERNS.search(name):
+        return "; only a consumer takes a pattern, such as re.compile('orders.*')"
+    return ""
 
 
 def check_pattern(pattern: re.Pattern[Any] | SubscriptionPattern) -> None:

@@ -60,8 +60,8 @@ def awaitable(what: str, function: object, result: Any) -> Awaitable[object]:
     if inspect.isawaitable(result):
         return result
     raise NotAsyncError(
-        f"{what} must be an async function (async def), and {_name(function)} is none: it "
-        f"returned {result!r:.100}"
+        f"{what} must be an async function (async def), but {_name(function)} returned "
+        f"{result!r:.100}"
     )
 
 

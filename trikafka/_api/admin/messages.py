@@ -367,7 +367,8 @@ def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
         )
         if not known:
             raise ConfigurationError(
-                f"for {tp}: {what!r} is neither an OffsetSpec nor milliseconds since the epoch"
+                f"for {tp}: {what!r} is neither an OffsetSpec, such as OffsetSpec.LATEST, nor "
+                "milliseconds since the epoch"
             )
     return {tp: int(wanted[tp]) for tp in chosen}
 

@@ -152,9 +152,10 @@ class NewTopic:
             value = whole(value)
             object.__setattr__(self, name, value)
             if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
+                named = f"; a topic's name is a key: {{{value!r}: NewTopic(3)}}"
                 raise ConfigurationError(
                     f"{name} must be a whole number from 1, or -1 for the broker's default, not "
-                    f"{value!r}"
+                    f"{value!r}{named if isinstance(value, str) and not value.isdigit() else ''}"
                 )
         if not isinstance(self.config, Mapping):
             raise ConfigurationError(

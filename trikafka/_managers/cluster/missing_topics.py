@@ -51,7 +51,7 @@ class MissingTopics:
         news = sorted(missing - self._reported)
         for name in news[:_MOST_NAMED]:
             _log.warning(
-                "%s; calls about this topic wait until it does",
+                "%s; a subscribed consumer waits until it does",
                 topic_missing(name, known.existing()),
             )
         if len(news) > _MOST_NAMED:

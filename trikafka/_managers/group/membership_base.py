@@ -228,7 +228,11 @@ class GroupRequests:
         """
         response = await self.ask(message, limit, purpose)
         if response.error_code:
-            detail = f": {peer_text(response.error_message)}" if response.error_message else ""
+            detail = (
+                f": {peer_text(response.error_message).rstrip('.')}"
+                if response.error_message
+                else ""
+            )
             if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                 detail += "; if a group has that id, it is of another kind: choose another group_id"
             raise from_code(

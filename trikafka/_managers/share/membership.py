@@ -232,8 +232,6 @@ class ShareMembership:
 
     async def _end(self, error: TrikafkaError) -> None:
         """Have each receive raise ``error``, which no further heartbeat can fix."""
-        if isinstance(error, GroupIdNotFoundError):
-            error.add_note(f"A group {self._group!r} of another type may exist: choose another id.")
         self.fatal = error
         _log.error("share group %s: this member cannot go on: %s", self._group, error)
         self._assignment.assign(())

@@ -236,8 +236,9 @@ class ProducerTransaction:
             if self.sealed and self.state is _S.IN_TRANSACTION
             else _ADVICE.get(self.state, "")
         )
+        name = "transaction" if call == "begin" else call  # as the program calls it
         return IllegalStateError(
-            f"{call}() is not possible now: {advice or f'this producer is {self.state.value}'}"
+            f"{name}() is not possible now: {advice or f'this producer is {self.state.value}'}"
         )
 
     # --- events -----------------------------------------------------------------------------------
