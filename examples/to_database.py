@@ -51,8 +51,8 @@ async def main() -> None:
         "bootstrap_servers": os.environ.get("KAFKA", "localhost:9092"),
         "group_id": "sqlite",
         "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
     }
-    settings["enable_auto_commit"] = False
     async with trikafka.open_consumer(**settings) as consumer:
         consumer.subscribe(["greetings"], FromDatabase(consumer))
         async for batch in consumer.batches():

@@ -25,8 +25,8 @@ async def main() -> None:
         "bootstrap_servers": SERVERS,
         "group_id": "worker",
         "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,  # run_tasks commits
     }
-    settings["enable_auto_commit"] = False  # run_tasks commits
     async with (
         trikafka.open_producer(bootstrap_servers=SERVERS) as producer,
         trikafka.open_consumer("orders", **settings) as consumer,
