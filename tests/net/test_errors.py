@@ -127,6 +127,8 @@ def test_consumers_errors_have_their_words() -> None:
     bad = errors.DeserializationError("t", 3, 42, "key", b"secret", b"more")
     assert str(bad) == "the key of the record at offset 42 of t-3 could not be deserialized"
     assert (bad.key, bad.value) == (b"secret", b"more")
+    bad = errors.DeserializationError("t", 3, 42, "key", b"secret", b"more", "KeyError")
+    assert str(bad).endswith(" could not be deserialized (KeyError)")
 
 
 PACKAGE = Path(errors.__file__).parents[1]

@@ -498,7 +498,8 @@ class LogTruncationError(OffsetOutOfRangeError):
 class DeserializationError(TrikafkaError):
     """A record's key or value could not be deserialized.
 
-    The deserializer's error is the cause. The position stays at the record.
+    The deserializer's error is the cause. The text has its class only, because its own text may
+    have parts of the record. The position stays at the record.
 
     What to do: seek to ``offset + 1`` to skip the record.
 
@@ -519,6 +520,7 @@ class DeserializationError(TrikafkaError):
         part: Literal["key", "value"],
         key: bytes | None,
         value: bytes | None,
+        kind: str = "",
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -528,7 +530,7 @@ class DeserializationError(TrikafkaError):
         self.value = value
         super().__init__(
             f"the {part} of the record at offset {offset} of {topic}-{partition} could not be "
-            "deserialized"
+            f"deserialized{kind and f' ({kind})'}"
         )
 
 

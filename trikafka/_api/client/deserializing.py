@@ -102,7 +102,7 @@ class Deserializers:
                 if type(value) is CoroutineType:
                     raise _not_awaited(value)
         except Exception as error:
-            raise _failed(record, part) from error
+            raise _failed(record, part, error) from error
         return record._replace(key=key, value=value)
 
     async def apply_async(self, record: Record) -> Record:
@@ -124,7 +124,7 @@ class Deserializers:
                 elif type(value) is CoroutineType:
                     raise _not_awaited(value)
         except Exception as error:
-            raise _failed(record, part) from error
+            raise _failed(record, part, error) from error
         return record._replace(key=key, value=value)
 
 
@@ -176,9 +176,17 @@ def _called(function: _Function, record: Record, data: bytes) -> Any:
     return call(record.topic, record.headers, data) if of_record else call(data)
 
 
-def _failed(record: Record, part: Literal["key", "value"]) -> DeserializationError:
+def _failed(
+    record: Record, part: Literal["key", "value"], error: Exception
+) -> DeserializationError:
     return DeserializationError(
-        record.topic, record.partition, record.offset, part, record.key, record.value
+        record.topic,
+        record.partition,
+        record.offset,
+        part,
+        record.key,
+        record.value,
+        type(error).__name__,
     )
 
 
