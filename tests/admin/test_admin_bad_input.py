@@ -178,6 +178,12 @@ async def test_mistakes_have_advice(autojump_clock: trio.testing.MockClock) -> N
     ):
         with pytest.raises(ConfigurationError, match=r"such as OffsetSpec\.LATEST"):
             await admin.list_offsets({T0: "latest"})  # type: ignore[dict-item]
+        with pytest.raises(ConfigurationError, match=r"such as {\"jobs\": NewTopic\(3\)}"):
+            await admin.create_topics(["t"])  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match=r"write \[ConfigResource\(type='topic'"):
+            await admin.describe_configs(ConfigResource("topic", "t"))  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match=r"write \[TopicPartition\('t', 0\)\]"):
+            await admin.elect_leaders(T0)  # type: ignore[arg-type]
 
 
 async def test_other_numbers_and_paths_are_taken(autojump_clock: trio.testing.MockClock) -> None:

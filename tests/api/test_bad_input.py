@@ -71,6 +71,14 @@ async def test_no_collection_is_explained(autojump_clock: Clock, name: str, wron
                 await call()
 
 
+async def test_one_partition_is_no_collection(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_consumer(**given) as consumer:
+            with pytest.raises(ConfigurationError, match=r"write \[TopicPartition\('t', 0\)\]$"):
+                consumer.assign(T0)
+
+
 @pytest.mark.parametrize("name", CALLS)
 async def test_wrong_argument_is_refused_early(autojump_clock: Clock, name: str) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:

@@ -59,11 +59,21 @@ def checked_partitions(given: Iterable[Any]) -> list[TopicPartition]:
     Raises:
         ConfigurationError: ``given`` is not a collection, or an item is not a partition.
     """
-    if isinstance(given, str | TopicPartition) or not isinstance(given, Iterable):
+    if isinstance(given, TopicPartition):
+        raise of_one_partition(given)
+    if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigurationError(
             f"partitions must be a collection of TopicPartition(topic, number), not {given!r}"
         )
     return [checked_partition(tp) for tp in given]
+
+
+def of_one_partition(given: TopicPartition) -> ConfigurationError:
+    """Return the error for one partition in place of a collection; it is a tuple itself."""
+    return ConfigurationError(
+        "partitions must be a collection, not one partition; write "
+        f"[TopicPartition({given.topic!r}, {given.partition!r})]"
+    )
 
 
 def check_target(topic: object, partition: object) -> str:

@@ -240,7 +240,8 @@ class Admin(MeteredClient):
         """
         if not isinstance(topics, Mapping):
             raise ConfigurationError(
-                f"create_topics wants a mapping of names to NewTopic, not {topics!r}"
+                'create_topics wants a mapping of names to NewTopic, such as {"jobs": NewTopic(3)}, '
+                f"not {topics!r}"
             )
         for name, topic in topics.items():
             if not isinstance(topic, NewTopic):

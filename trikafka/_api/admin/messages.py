@@ -12,7 +12,7 @@ from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, D
 from kafka.protocol.metadata import MetadataRequest
 
 from ..._managers.group.group_messages import PROTOCOL_TYPE, decode_assignment, decode_subscription
-from ..._state.arguments import offset_and_metadata
+from ..._state.arguments import of_one_partition, offset_and_metadata
 from ...config.text import plain_text
 from ...config.whole import whole
 from ...errors import (
@@ -53,6 +53,8 @@ def collection_of(kind: type[T], what: str, given: Any, *refused: type) -> list[
     Raises:
         ConfigurationError: The argument is not a collection, or a value in it is not a ``kind``.
     """
+    if isinstance(given, kind):
+        raise ConfigurationError(f"{what} must be a collection; write [{given!r}]")
     if isinstance(given, (str, *refused)) or not isinstance(given, Iterable):
         raise ConfigurationError(f"{what} must be a collection of {kind.__name__}, not {given!r}")
     found = list(given)
@@ -64,7 +66,9 @@ def collection_of(kind: type[T], what: str, given: Any, *refused: type) -> list[
 
 def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return the checked partitions, each once. Raises :exc:`ConfigurationError`."""
-    if isinstance(partitions, str | bytes | TopicPartition) or not isinstance(partitions, Iterable):
+    if isinstance(partitions, TopicPartition):
+        raise of_one_partition(partitions)
+    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
         raise ConfigurationError(
             f"partitions must be a collection of TopicPartition, not {partitions!r}"
         )
