@@ -28,8 +28,8 @@ async def test_additional_topic_is_logged_once(
     await world.export(["other"])
     lines = [record.getMessage() for record in caplog.records if "beside" in record.getMessage()]
     assert lines == [
-        f"lines://{world.root} holds an export of t, and gets other beside it: who reads all of "
-        "it gets both (column topic)"
+        f"lines://{world.root} holds an export of t, and gets other beside it: its readers see "
+        "both (column topic)"
     ]
 
 

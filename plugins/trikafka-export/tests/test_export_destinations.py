@@ -271,8 +271,8 @@ async def test_other_topics_and_lost_files_are_reported(
     assert await export(second) == 100
     [line] = warnings(caplog)
     assert line == (
-        f"{root} holds an export of {first}, and gets {second} beside it: who reads all of it "
-        "gets both (column topic)"
+        f"{root} holds an export of {first}, and gets {second} beside it: its readers see both "
+        "(column topic)"
     )
     assert (await trikafka.check_export(root, topics=[second, first])).rows == 200
     await add_records(servers, second, 100, 50, 4)

@@ -445,8 +445,8 @@ class ExportJob:
         new = sorted({*plan.topic_ids}.difference(before))
         if before and new:
             _log.warning(
-                "%s holds an export of %s, and gets %s beside it: who reads all of it gets both "
-                "(column topic)",
+                "%s holds an export of %s, and gets %s beside it: its readers see both (column "
+                "topic)",
                 self.options.destination,
                 plans.listed(before),
                 plans.listed(new),
