@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from trikafka._wire._implementation import _why
+
 BLOCK = """
 import importlib.abc, sys
 class Without(importlib.abc.MetaPathFinder):
@@ -52,7 +54,16 @@ def test_client_warns_once_at_the_opening_line(tmp_path: Path) -> None:
     _, err = ran(str(tmp_path / "program.py"))
     assert err.count("CompiledPartWarning") == 1
     assert f"program.py:{line}: CompiledPartWarning: trikafka runs without its compiled part" in err
-    assert "it was not built: there was no Cython or no C compiler" in err
+    assert "it was not built in the clone " in err
+
+
+def test_clone_and_installation_have_their_own_reason(tmp_path: Path) -> None:
+    error = ModuleNotFoundError("", name="trikafka._wire._native")
+    assert _why(error, tmp_path).startswith(
+        "it was not built: there was no Cython or no C compiler"
+    )
+    (tmp_path / "setup.py").touch()
+    assert _why(error, tmp_path).startswith(f"it was not built in the clone {tmp_path}, from")
 
 
 def test_chosen_pure_python_is_no_warning() -> None:

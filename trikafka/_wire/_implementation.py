@@ -16,6 +16,7 @@ import importlib
 import os
 import warnings
 import zipimport
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trikafka.errors import CompiledPartWarning
@@ -47,13 +48,21 @@ def use(name: str) -> str:
     return before
 
 
-def _why(error: ImportError) -> str:
+def _why(error: ImportError, root: Path = Path(__file__).parents[2]) -> str:
+    """Return why the compiled part is missing; ``root`` is the folder that has the package."""
     if isinstance(getattr(__spec__, "loader", None), zipimport.zipimporter):
         return (
             "it is in a zip archive, from which nothing compiled can be loaded; ship an unpacked "
             "environment instead"
         )
     if isinstance(error, ModuleNotFoundError) and error.name == "trikafka._wire._native":
+        # Python looks into the folder of the program first, so a program in a clone imports the
+        # source, even if trikafka is installed.
+        if (root / "setup.py").is_file():
+            return (
+                f"it was not built in the clone {root}, from which this program imports trikafka; "
+                "save the program elsewhere, or build there: python setup.py build_ext --inplace"
+            )
         return "it was not built: there was no Cython or no C compiler when trikafka was installed"
     return f"it cannot be loaded: {error}"
 
