@@ -54,7 +54,9 @@ def collection_of(kind: type[T], what: str, given: Any, *refused: type) -> list[
         ConfigurationError: The argument is not a collection, or a value in it is not a ``kind``.
     """
     if isinstance(given, kind):
-        raise ConfigurationError(f"{what} must be a collection; write [{given!r}]")
+        raise ConfigurationError(
+            f"{what} must be a collection of {kind.__name__}: write [{given!r}]"
+        )
     if isinstance(given, (str, *refused)) or not isinstance(given, Iterable):
         raise ConfigurationError(f"{what} must be a collection of {kind.__name__}, not {given!r}")
     found = list(given)
