@@ -88,7 +88,9 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
 
         Raises:
             trio.ClosedResourceError: The share consumer is closed.
-            CorruptRecordError: Records are damaged. They are rejected; the next call goes on.
+            CorruptRecordError: Records are damaged, and are rejected. Or their checksum is right,
+                and only this client cannot read them (they decompress to more than
+                ``receive_message_max_bytes``): then they are released. The next call goes on.
             DeserializationError: A record cannot be deserialized. It is released.
             UnsupportedVersionError: The brokers have no share groups.
             AuthorizationError: The member was refused, as by :exc:`AuthenticationError` and

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ..._checksum import crc32c
 from ..._wire.columns import RecordBatch
 from ..._wire.compression import Codecs
 from ..._wire.records import IMPLEMENTATION, decode_some, first_batch
@@ -20,10 +21,15 @@ from ...types import TopicPartition
 
 #: The bytes that are decoded in about 5 ms, and so in the event loop.
 _QUICK = 5 * 2**20 if IMPLEMENTATION == "native" else 50_000
-#: The header of a batch: its base offset, its length and the delta of its last offset.
+#: The header of a batch: its base offset, its length, its format, its checksum and the delta of its
+#: last offset.
 _BASE = slice(0, 8)
 _LENGTH = slice(8, 12)
+_FORMAT = 16
+_CRC = slice(17, 21)
 _DELTA = slice(23, 27)
+#: The first format with batches. Before it came single messages, whose checksum has another place.
+_BATCHES = 2
 _MAX = 2**63 - 1
 
 
@@ -39,11 +45,18 @@ class Piece(NamedTuple):
     verdict: AckType | None = None
 
 
+class Fault(NamedTuple):
+    """A batch that could not be read, and the acknowledgement of its records."""
+
+    error: CorruptRecordError
+    verdict: AckType
+
+
 class Pieces(NamedTuple):
     """All that was acquired of one partition, and the faults found in its records."""
 
     pieces: list[Piece]
-    errors: list[CorruptRecordError]
+    faults: list[Fault]
 
 
 def is_quick(part: ShareFetchedPartition) -> bool:
@@ -89,13 +102,19 @@ def pieces_of(
         try:
             batch = decode(view, position)
         except CorruptRecordError as error:
-            found.errors.append(error)
-            if (extent := _extent(view, position)) is None:
+            extent = _extent(view, position)
+            # A batch with the right checksum is what its producer wrote. This client cannot read
+            # it, but another member may: one with a higher receive_message_max_bytes, or with
+            # another codec. A rejection would take the records from all members for ever.
+            damaged = extent is not None and not _is_intact(extent.batch)
+            verdict = AckType.REJECT if damaged else AckType.RELEASE
+            found.faults.append(Fault(error, verdict))
+            if extent is None:
                 break
-            end, view = extent
-            bad, left = _split(left, end)
-            found.pieces.extend(_all(bad, AckType.REJECT))
-            position = end
+            bad, left = _split(left, extent.end)
+            found.pieces.extend(_all(bad, verdict))
+            position = extent.end
+            view = extent.rest
             continue
         mine, left = _split(left, batch.next_offset)
         found.pieces.extend(_records_of(batch, mine))
@@ -151,26 +170,41 @@ def _records_of(batch: RecordBatch, ranges: list[AcquiredRange]) -> Iterator[Pie
         yield collected()
 
 
-def _extent(view: memoryview, position: int) -> tuple[int, memoryview] | None:
-    """Return the offset after the first batch that reaches ``position``, and what follows it.
+class _Extent(NamedTuple):
+    """One batch, the offset after it, and the batches behind it."""
 
-    ``None`` if the headers lead nowhere.
-    """
-    while len(view) >= _DELTA.stop:
+    end: int
+    rest: memoryview
+    batch: memoryview
+
+
+def _extent(view: memoryview, position: int) -> _Extent | None:
+    """Return the first batch that reaches ``position``; ``None`` if the headers lead nowhere."""
+    while len(view) > _CRC.stop:
         base = int.from_bytes(view[_BASE], "big", signed=True)
         size = int.from_bytes(view[_LENGTH], "big", signed=True) + _LENGTH.stop
-        delta = int.from_bytes(view[_DELTA], "big", signed=True)
-        if size <= _DELTA.stop or size > len(view) or delta < 0 or base < 0:
+        # A message of an older format has its own offset, or the last one of those compressed in it.
+        is_batch = view[_FORMAT] >= _BATCHES
+        delta = int.from_bytes(view[_DELTA], "big", signed=True) if is_batch else 0
+        least = _DELTA.stop if is_batch else _CRC.stop
+        if size <= least or size > len(view) or delta < 0 or base < 0:
             return None
+        batch = view[:size]
         view = view[size:]
         if base + delta >= position:
-            return base + delta + 1, view
+            return _Extent(base + delta + 1, view, batch)
     return None
+
+
+def _is_intact(batch: memoryview) -> bool:
+    """Return whether the checksum of a batch is right; False for older formats."""
+    crc = int.from_bytes(batch[_CRC], "big")
+    return batch[_FORMAT] == _BATCHES and crc32c(batch[_CRC.stop :]) == crc
 
 
 def _from(view: memoryview, position: int) -> memoryview:
     """Return the batches that reach ``position`` or lie behind it."""
     rest = view
-    while (extent := _extent(rest, -_MAX)) is not None and extent[0] <= position:
-        rest = extent[1]
+    while (extent := _extent(rest, -_MAX)) is not None and extent.end <= position:
+        rest = extent.rest
     return rest

@@ -39,6 +39,7 @@ from ..._wire.compression import Codecs
 from ..._wire.share import (
     WITH_RENEWALS,
     AcknowledgedPartition,
+    AckType,
     FetchLimits,
     ShareAcknowledgeMessage,
     ShareAcknowledgeResponse,
@@ -901,8 +902,9 @@ class ShareFetcher:
             return
         for piece in found.pieces:
             self._take(broker, part.key, tp, piece, sent, lock, renewable=renewable)
-        for error in found.errors:
-            _log.error("%s; its records are rejected", error)
+        for error, verdict in found.faults:
+            what = "rejected" if verdict is AckType.REJECT else "released"
+            _log.error("%s; its records are %s", error, what)
             self._buffer.put_error(error)
         self._holdings.receives(trio.current_time())
         ends = sent + lock
