@@ -110,9 +110,10 @@ _Step = Literal["fetch", "acknowledge", "close"]
 class _Broker:
     """One broker: its session, its connection, and what its task has noted."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: int, rests: Retry) -> None:
         self.node_id = node_id
         self.session = ShareSession()
+        self._rests = rests  # of partitions that fail
         self.connection: Connection | None = None
         self.heard_at = -math.inf  # when it last responded
         self.takes = 0.0  # the seconds that its last response took, apart from its wait
@@ -126,6 +127,8 @@ class _Broker:
         self.fetched_at: float | None = None
         self.brought = False  # that response acquired records
         self.errors: dict[SharePartition, TrikafkaError] = {}
+        #: Until when the partitions of the session rest that fail while others do not.
+        self.rest_until = math.inf
         #: Why the last request failed; ``None`` if it did not.
         self.failure: TrikafkaError | None = None
         #: Why the broker did not take the last acknowledgements.
@@ -138,10 +141,16 @@ class _Broker:
     def fetched(
         self, now: float, errors: dict[SharePartition, TrikafkaError], *, brought: bool
     ) -> None:
-        """Record a usable response to a fetch; ``brought``: it acquired records."""
+        """Record a usable response to a fetch; ``brought``: it acquired records.
+
+        The error of a partition that rests stays until the partition is fetched again.
+        """
         self.fetched_at = now
         self.brought = brought
-        self.errors = errors
+        resting = self.session.resting
+        self.errors = {key: error for key, error in self.errors.items() if key in resting} | errors
+        if not self.errors:
+            self._rests.reset()
         self.failure = None
 
     def heard(self, now: float, took: float) -> None:
@@ -193,6 +202,28 @@ class _Broker:
     def pause_fetching(self, until: float) -> None:
         """Fetch nothing before ``until``."""
         self.fetch_from = until
+
+    # A partition may fail for hours, such as when the state of its group cannot be loaded. A pause
+    # of all fetches would slow the other partitions to a few records a second.
+    def rest_failing(self, now: float) -> bool:
+        """Let the partitions that fail rest for a while, unless all fail; return whether they do.
+
+        All that rest are fetched again in one request.
+        """
+        failing = self.errors.keys() & self.session.wanted.keys()
+        if not failing or failing == self.session.wanted.keys():
+            return False
+        if not self.session.resting:
+            self.rest_until = now + self._rests.delay()
+        self.session.rest(self.session.resting | failing)
+        return True
+
+    def end_rest(self, now: float) -> float:
+        """End the rest of failing partitions at its time; return when that will be."""
+        if self.rest_until <= now:
+            self.rest_until = math.inf
+            self.session.rest(())
+        return self.rest_until
 
     def flush(self, wanted: bool) -> None:
         """Send acknowledgements without waiting for more."""
@@ -351,7 +382,7 @@ class ShareFetcher:
             else:
                 shares.setdefault(leader, []).append(key)
         for node_id in shares.keys() - self._brokers.keys():
-            broker = self._brokers[node_id] = _Broker(node_id)
+            broker = self._brokers[node_id] = _Broker(node_id, Retry(self._config))
             self._start_soon(self._serve, broker)
         changed = False
         for node_id, broker in self._brokers.items():
@@ -443,6 +474,7 @@ class ShareFetcher:
         session = broker.session
         now = trio.current_time()
         session.expire(now)
+        rests_until = broker.end_rest(now)
         late_at = self._pass_over_late(now)
         if self._closing:
             return ("close" if session.is_open else None), math.inf
@@ -462,7 +494,7 @@ class ShareFetcher:
         due = session.pending_since + self._config.ack_linger_ms / 1000
         if due <= now:
             return "acknowledge", now
-        again_at = min(due, session.renew_at(), late_at)
+        again_at = min(due, session.renew_at(), late_at, rests_until)
         return None, min(again_at, broker.fetch_from) if broker.fetch_from > now else again_at
 
     def _pass_over_late(self, now: float) -> float:
@@ -677,15 +709,17 @@ class ShareFetcher:
         for part in response.partitions:
             if part.error_code:
                 errors[part.key] = self._partition_failed(broker, part)
-                fine = False
             elif part.acquired:
                 news = news or lock >= _SHORT_LOCK
                 await self._acquired(broker, part, sent, lock, losses, renewable=renewable)
         brought = any(part.acquired for part in response.partitions)
-        broker.fetched(trio.current_time(), errors, brought=brought)
-        if fine:
+        now = trio.current_time()
+        broker.fetched(now, errors, brought=brought)
+        if fine and not broker.errors:
             broker.should_log(None)
             self.last_error = None
+        if errors:
+            return fine and broker.rest_failing(now)
         return fine and (news or not early)
 
     async def _acknowledge(
@@ -1030,7 +1064,10 @@ class ShareFetcher:
         self._wake.notify()
         try:
             for broker in self._brokers.values():
-                await broker.ended.wait()
+                # The task of a broker that cannot be reached may wait for a connection. Without a
+                # session there is nothing to send to this broker.
+                if broker.session.is_open or broker.session.in_flight is not None:
+                    await broker.ended.wait()
         finally:
             # A task outside of the consumer's block may wait for an outcome.
             for broker in self._brokers.values():

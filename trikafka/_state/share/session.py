@@ -85,8 +85,11 @@ class ShareSession:
 
     def __init__(self) -> None:
         self._epoch = OPENS
-        #: The partitions to fetch from this broker.
+        #: The partitions to fetch from this broker: those assigned, but for those that rest.
         self.wanted: dict[SharePartition, None] = {}
+        self._assigned: dict[SharePartition, None] = {}
+        #: The partitions that are not fetched for a while, because they fail.
+        self.resting: frozenset[SharePartition] = frozenset()
         #: The partitions in the broker's session.
         self._joined: dict[SharePartition, None] = {}
         self._pending: dict[SharePartition, list[Waiting]] = {}
@@ -115,10 +118,16 @@ class ShareSession:
 
     def want(self, partitions: Iterable[SharePartition]) -> bool:
         """Fetch just these partitions from the next request on; return whether that is news."""
-        wanted = dict.fromkeys(partitions)
-        changed = wanted.keys() != self.wanted.keys()
-        self.wanted = wanted
+        assigned = dict.fromkeys(partitions)
+        changed = assigned.keys() != self._assigned.keys()
+        self._assigned = assigned
+        self.rest(self.resting & assigned.keys())
         return changed
+
+    def rest(self, partitions: Collection[SharePartition]) -> None:
+        """Leave these partitions, which fail, out of the fetches; they leave the session."""
+        self.resting = frozenset(partitions)
+        self.wanted = {key: None for key in self._assigned if key not in self.resting}
 
     def add(self, acquired: AcquiredRecords, sent_at: float, lock: float) -> None:
         """Add records that were acquired by a request sent at ``sent_at``.
