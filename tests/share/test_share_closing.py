@@ -114,6 +114,21 @@ async def test_a_frozen_broker_does_not_hold_a_close(
         cluster.thaw(0)
 
 
+async def test_a_close_waits_for_no_connection(autojump_clock: Clock) -> None:
+    """A broker without a session gets nothing from a close."""
+    async with cluster_of(2, records=1, nodes=2) as cluster:
+        async with queue_of(cluster) as queue:
+            for _ in range(2):
+                (await queue.receive()).accept()
+            await queue.flush()
+            cluster.freeze(1)
+            cluster.disconnect(1)
+            await trio.sleep(3)
+            began = trio.current_time()
+        assert trio.current_time() - began < 0.5
+        cluster.thaw(1)
+
+
 async def test_a_close_before_the_join_is_quick(autojump_clock: Clock) -> None:
     async with cluster_of() as cluster:
         cluster.silence("ShareGroupHeartbeat")

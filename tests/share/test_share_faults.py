@@ -15,6 +15,7 @@ from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka._managers.share import fetch
+from trikafka.error_codes import ErrorCode
 from trikafka.errors import AcknowledgementError, DamagedResponseError, LockLostError, TrikafkaError
 
 
@@ -513,6 +514,73 @@ async def test_refused_acknowledgements_are_logged(
             cluster.append("t", 0, [b"x"] * 3)
         assert len(seen) > 3
         assert "INVALID_RECORD_STATE" in refusals[0]
+
+
+def _acknowledges(request: Any) -> bool:
+    return any(part.acknowledgement_batches for item in request.topics for part in item.partitions)
+
+
+@pytest.mark.parametrize(("code", "part"), [(121, True), (122, False), (-1, False), (42, False)])
+async def test_health_names_refused_acknowledgements(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, code: int, part: bool
+) -> None:
+    """Fetches go on, so the program works on the same records again and again."""
+    async with cluster_of(records=3) as cluster, queue_of(cluster, max_in_flight=1) as queue:
+        cluster.shares.times.delivery_limit = 1_000
+        cluster.shares.times.lock = 1
+        async with await queue.receive():
+            pass
+        await queue.flush()
+        rules = [
+            cluster.fail(api, code, None, where=_acknowledges, topic="t" if part else None)
+            for api in ("ShareAcknowledge", "ShareFetch")
+        ]
+
+        async def work(seconds: float) -> None:
+            with trio.move_on_after(seconds):
+                while True:
+                    with suppress(TrikafkaError):
+                        async with await queue.receive():
+                            await trio.sleep(0.1)
+
+        await work(5)
+        assert queue.health().ok
+        await work(20)
+        (reason,) = queue.health().reasons
+        assert "acknowledgements to broker 0: no progress" in reason
+        assert ErrorCode(code).name in reason
+        logged = [each.message for each in caplog.records if each.levelno >= logging.WARNING]
+        assert len([each for each in logged if "refuses acknowledgements" in each]) == 1
+        assert len(logged) < 5
+        for rule in rules:
+            rule.remove()
+        await work(5)
+        assert queue.health().ok
+        assert states(cluster) == ["acknowledged"] * 3
+
+
+@pytest.mark.parametrize("code", [-1, 3, 15, 29])
+async def test_a_failing_partition_slows_no_other(autojump_clock: Clock, code: int) -> None:
+    """It is asked for with pauses, and named by health(); the other is fetched as if alone."""
+    quiet()
+    async with cluster_of(2, records=100) as cluster:
+        rule = cluster.fail("ShareFetch", code, None, topic="t", partition=0)
+        async with queue_of(cluster, acquire="records", max_in_flight=2) as queue:
+            took: list[float] = []
+            while len(took) < 100:
+                with suppress(TrikafkaError):
+                    async with await queue.receive() as delivery:
+                        assert delivery.record.partition == 1
+                        took.append(trio.current_time())
+            assert took[-1] - took[0] < 2
+            before = len(cluster.requests("ShareFetch"))
+            await trio.sleep(15)
+            assert len(cluster.requests("ShareFetch")) - before < 100
+            (reason,) = queue.health().reasons
+            assert reason.startswith("t-0: no progress")
+            rule.remove()
+            with trio.fail_after(2):
+                assert (await queue.receive()).record.partition == 0
 
 
 async def test_busy_threads_delay_no_records(busy_threads: None) -> None:

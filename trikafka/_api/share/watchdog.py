@@ -90,6 +90,6 @@ class ShareWatchdog(StallWatch):
     def _acknowledgements(self, now: float) -> Iterator[Owed]:
         if not isinstance(self._fetcher, ShareFetcher):
             return
-        for node_id, since, why in self._fetcher.unacknowledged(now):
+        for node_id, since, why in self._fetcher.unacknowledged(now, self._limit):
             name = f"acknowledgements to broker {node_id}"
             yield Owed(("acknowledgements", node_id), name, None, since + self._fresh, why)

@@ -17,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 from uuid import UUID
@@ -107,6 +108,20 @@ _HAS_NO_LOCKS = _LEADS_NO_MORE | {
 _Step = Literal["fetch", "acknowledge", "close"]
 
 
+@dataclass(slots=True)
+class _Refusal:
+    """A series of refused acknowledgements of one partition: its last error, and its times."""
+
+    error: TrikafkaError
+    since: float
+    until: float
+
+    @property
+    def seconds(self) -> float:
+        """The time between the first and the last refusal."""
+        return self.until - self.since
+
+
 class _Broker:
     """One broker: its session, its connection, and what its task has noted."""
 
@@ -121,7 +136,7 @@ class _Broker:
         self.epochs: dict[SharePartition, int] = {}
         self.flushes = False  # acknowledgements are to go out now
         self.fetch_from = -math.inf  # when it may be asked for records again
-        self.logged: str | None = None  # the kind of error that was logged
+        self._logged: set[str] = set()  # the kinds of errors that were logged
         self.ended = trio.Event()
         #: When the last usable response to a fetch came, and the errors in it.
         self.fetched_at: float | None = None
@@ -131,10 +146,10 @@ class _Broker:
         self.rest_until = math.inf
         #: Why the last request failed; ``None`` if it did not.
         self.failure: TrikafkaError | None = None
-        #: Why the broker did not take the last acknowledgements.
-        self.refused: TrikafkaError | None = None
+        #: The partitions whose last acknowledgements the broker did not take.
+        self.refusals: dict[SharePartition, _Refusal] = {}
         #: Of the log lines about that.
-        self.refusals = Reminder()
+        self.refusals_logged = Reminder()
         #: Since when acknowledgements are sent without an outcome; ``None`` if none are.
         self.without_outcome: float | None = None
 
@@ -174,9 +189,10 @@ class _Broker:
         self.epochs[key] = epoch
         return stays
 
-    def keep_epochs(self, keys: Collection[SharePartition]) -> None:
-        """Forget the epochs of all partitions but these."""
+    def keep_only(self, keys: Collection[SharePartition]) -> None:
+        """Forget the epochs and the refusals of all partitions but these."""
         self.epochs = {key: epoch for key, epoch in self.epochs.items() if key in keys}
+        self.refusals = {key: each for key, each in self.refusals.items() if key in keys}
 
     def failed(self, error: TrikafkaError) -> None:
         """Record a request without a usable response."""
@@ -187,9 +203,19 @@ class _Broker:
         if self.without_outcome is None:
             self.without_outcome = now
 
-    def refuse(self, error: TrikafkaError | None) -> None:
-        """Record why acknowledgements were not taken."""
-        self.refused = error
+    def refused(self, key: SharePartition, error: TrikafkaError | None, now: float) -> None:
+        """Record why acknowledgements of a partition were not taken; ``None``: they were."""
+        if error is None:
+            self.refusals.pop(key, None)
+        elif (refusal := self.refusals.get(key)) is None:
+            self.refusals[key] = _Refusal(error, now, now)
+        else:
+            refusal.error = error
+            refusal.until = now
+
+    def longest_refusal(self) -> _Refusal | None:
+        """Return the longest series of refusals without a success; ``None`` if there is none."""
+        return max(self.refusals.values(), key=lambda each: each.seconds, default=None)
 
     def has_outcomes(self) -> None:
         """Record that nothing sent waits for an outcome."""
@@ -231,10 +257,13 @@ class _Broker:
 
     def should_log(self, error: TrikafkaError | None) -> bool:
         """Return whether an error is to be logged; ``None`` records a success."""
-        kind = None if error is None else f"{type(error).__name__} {error.code}"
-        if kind == self.logged:
+        if error is None:
+            self._logged.clear()
             return False
-        self.logged = kind
+        kind = f"{type(error).__name__} {error.code}"
+        if kind in self._logged:
+            return False
+        self._logged.add(kind)
         return True
 
 
@@ -388,7 +417,7 @@ class ShareFetcher:
         for node_id, broker in self._brokers.items():
             changed |= broker.session.want(shares.get(node_id, ()))
             held = broker.session.live_partitions()
-            broker.keep_epochs(held | broker.session.wanted.keys())
+            broker.keep_only(held | broker.session.wanted.keys() | broker.session.resting)
             for key in held | broker.session.wanted.keys():
                 leader = self._leader(key)
                 tp = self.name(key)
@@ -614,6 +643,10 @@ class ShareFetcher:
     def _failed(self, broker: _Broker, error: TrikafkaError) -> bool:
         """Record that there is no usable response; return whether to continue at once."""
         known = broker.session.is_open
+        if isinstance(error, ShareSessionError):
+            # The broker has no session, so it takes none of the acknowledgements that wait, either.
+            keys = {acquired.key for acquired, _, _ in broker.session.waiting()}
+            self._refused(broker, keys, error)
         broker.session.lost(error)
         if broker.connection is not None:
             broker.connection.hold(False)
@@ -782,10 +815,16 @@ class ShareFetcher:
         if isinstance(error, ShareSessionError):
             raise error
         session.responded(request)
+        self._refused(broker, request.decided, error)
+        self.last_error = error
+        if isinstance(response, ShareFetchResponse):
+            broker.failed(error)
+        # A fetch without acknowledgements may succeed between two requests that fail with them. Then
+        # each error would be reported as the first one. The line about refusals has its own times.
+        if not request.awaited:
+            self._report(broker, error)
         session.failed(request, error, sent)
         self._changed()
-        broker.failed(error)
-        self._report(broker, error)
 
     def _responded(
         self,
@@ -834,30 +873,45 @@ class ShareFetcher:
     ) -> bool:
         if key not in request.awaited:
             return False
-        broker.refuse(None)
         error: TrikafkaError | None = None
         if code:
             detail = f": {peer_text(message)}" if message else ""
             error = from_code(code, f"partition {self.name(key)}{detail}", operation="Read")
             if error.refresh_metadata:
                 self._metadata.request_update()
-            broker.refuse(error)
         now = trio.current_time()
         acknowledged = key in request.decided
         repeats = broker.session.acknowledged(request, key, error, sent, lock, now)
-        if error is not None and acknowledged and not repeats:
-            self._report_refusal(broker, error, now)
+        if acknowledged and error is None:
+            broker.refused(key, None, now)
+        elif error is not None and acknowledged:
+            self._refused(broker, (key,), error, repeats=repeats)
         if code in _HAS_NO_LOCKS:
             self._lose_discarded(broker, key, code)
         return repeats
 
     # A program that only leaves its blocks asks for no outcome. Without this line it would work on
     # the same records again and again, and nothing would say why.
-    def _report_refusal(self, broker: _Broker, error: TrikafkaError, now: float) -> None:
-        """Log that acknowledgements were refused: at once, then every five minutes."""
+    def _refused(
+        self,
+        broker: _Broker,
+        keys: Iterable[SharePartition],
+        error: TrikafkaError,
+        *,
+        repeats: bool = False,
+    ) -> None:
+        """Take in that acknowledgements of these partitions were refused.
+
+        Logs that at once, then every five minutes, unless they are repeated.
+        """
+        now = trio.current_time()
         moved = error.code in _HAS_NO_LOCKS  # part of the life of a cluster
-        if not moved and broker.refusals.is_due(now):
-            broker.refusals.logged(now)
+        some = False
+        for key in keys:
+            some = True
+            broker.refused(key, None if moved else error, now)
+        if some and not moved and not repeats and broker.refusals_logged.is_due(now):
+            broker.refusals_logged.logged(now)
             _log.warning(
                 "broker %d refuses acknowledgements, so the group may deliver their records again: "
                 "%s",
@@ -1019,13 +1073,22 @@ class ShareFetcher:
         error = broker.failure or broker.errors[key]
         return None, lambda: f"fetching it from broker {leader} fails: {error}"
 
-    def unacknowledged(self, now: float) -> Iterator[tuple[int, float, Callable[[], str]]]:
-        """Yield for each broker since when acknowledgements wait for an outcome, and why."""
+    def unacknowledged(
+        self, now: float, limit: float
+    ) -> Iterator[tuple[int, float, Callable[[], str]]]:
+        """Yield for each broker since when acknowledgements wait for an outcome, and why.
+
+        Those that were refused for ``limit`` seconds, with no success between them, count too.
+        """
         for broker in list(self._brokers.values()):
-            error = broker.failure or broker.refused
+            refusal = broker.longest_refusal()
+            error = broker.failure or (None if refusal is None else refusal.error)
+            since = now if broker.without_outcome is None else broker.without_outcome
+            if refusal is not None and refusal.seconds >= limit:
+                since = min(since, refusal.since)
             yield (
                 broker.node_id,
-                now if broker.without_outcome is None else broker.without_outcome,
+                since,
                 lambda error=error: str(error or "no response"),  # type: ignore[misc]
             )
 
