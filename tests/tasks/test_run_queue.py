@@ -419,3 +419,18 @@ async def test_an_error_without_a_text_is_released(autojump_clock: Clock, in_gro
     async with jobs(1) as cluster:
         await run_until(lambda: len(counts) == 2, lambda: worked(cluster, handle))
         assert counts == [1, 2]
+
+
+async def test_a_forgotten_await_ends_the_run(autojump_clock: Clock) -> None:
+    """Nothing was done for the record, so it is released."""
+
+    async def work(delivery: Delivery) -> None:
+        raise AssertionError("this work never begins")
+
+    async def handle(delivery: Delivery) -> object:
+        return work(delivery)
+
+    async with jobs(3) as cluster:
+        with trio.fail_after(60), pytest.raises(ConfigurationError, match=r"write 'await .*work"):
+            await worked(cluster, handle)
+        assert states(cluster)[0] == "available"

@@ -8,6 +8,7 @@ import inspect
 import logging
 import re
 import signal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,6 +82,29 @@ async def test_plain_function_is_found_at_its_first_call(
         again = Values()
         async with running(consumer, again, **options):  # nothing is lost
             await until(lambda: len(again.done) == 5)
+
+
+@pytest.mark.parametrize("kind", ["run_tasks", "process"])
+async def test_forgotten_await_ends_the_run(autojump_clock: Clock, kind: str) -> None:
+    """Nothing was done for the record, so it is not committed."""
+
+    async def work(record: object) -> None:
+        raise AssertionError("this work never begins")
+
+    async def handler(record: object, *_: object) -> object:
+        return work(record)
+
+    async with (
+        cluster_of(1, records=5) as cluster,
+        consumer_of(cluster) as consumer,
+        producer_of(cluster, transactional_id="x") as producer,
+    ):
+        run: Any = partial(trikafka.run_tasks, consumer, handler)
+        if kind == "process":
+            run = partial(trikafka.process, consumer, producer, handler)
+        with trio.fail_after(60), pytest.raises(ConfigurationError, match=r"write 'await .*work"):
+            await run()
+        assert committed(cluster) is None
 
 
 class Unjudged(type):

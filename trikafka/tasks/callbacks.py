@@ -65,6 +65,23 @@ def awaitable(what: str, function: object, result: Any) -> Awaitable[object]:
     )
 
 
+async def called(what: str, function: Callable[..., Any], *arguments: object) -> None:
+    """Call the user's ``function``, and await it.
+
+    Raises:
+        NotAsyncError: The function returned no awaitable, or ended with a coroutine that was never
+            awaited: then the work that the program believes to be done has not even begun.
+    """
+    result = await awaitable(what, function, function(*arguments))
+    if inspect.iscoroutine(result):
+        name = result.__qualname__
+        result.close()  # or Python warns that it was never awaited
+        raise NotAsyncError(
+            f"{what} returned a coroutine that was never awaited: write 'await {name}(...)' in "
+            f"{_name(function)}"
+        )
+
+
 async def await_user_call(what: str, call: Callable[[], Awaitable[object]]) -> None:
     """Await a call of the user's function; if it was cut off, raise the cancellation alone.
 

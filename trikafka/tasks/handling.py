@@ -32,7 +32,7 @@ from ..errors import (
 from ..errors.groups import members, outlined
 from ..toolkit import backoff
 from ..types import Record, TopicPartition
-from .callbacks import NotAsyncError, await_user_call, awaitable
+from .callbacks import NotAsyncError, await_user_call, called
 from .dead_letters import DeadLetter, Letter, dead_letter_headers
 from .timer import timeout_in
 
@@ -215,8 +215,7 @@ class Handling:
         if work.begun:
             await work.deserialize_again()
         work.begun = True
-        called = self._handler(work.argument)
-        await awaitable("handler", self._handler, called)
+        await called("handler", self._handler, work.argument)
 
     def classify_failure(
         self, work: RecordAttempt, error: Exception

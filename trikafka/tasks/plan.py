@@ -16,7 +16,7 @@ from ..errors import ConfigurationError
 from ..errors.groups import outlined
 from ..toolkit import Retry
 from ..types import TopicPartition
-from .callbacks import await_user_call, awaitable
+from .callbacks import await_user_call, called
 from .handling import Handling
 from .timer import TaskTimer, timeout_in
 
@@ -53,7 +53,7 @@ class HandlingPlan(TaskPlan):
 
     async def _prepare(self, tp: TopicPartition) -> None:
         assert self.prepare is not None
-        await awaitable("prepare", self.prepare, self.prepare(tp))
+        await called("prepare", self.prepare, tp)
 
 
 def check_task_timeout(task_timeout_ms: object) -> None:

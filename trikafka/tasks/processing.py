@@ -18,7 +18,7 @@ from ..errors import ConfigurationError
 from ..errors.groups import outlined
 from ..toolkit import Retry, check_client
 from ..types import Key, OffsetAndMetadata, TopicPartition, Value
-from .callbacks import awaitable, check_async
+from .callbacks import called, check_async
 from .plan import TimeoutBudget, check_task_timeout
 from .rounds import TransactionRound, may_be_done_again, settle
 from .timer import TaskTimer, timeout_in
@@ -118,7 +118,7 @@ async def process(
             # `work` is that of this round, since the function does not outlive the round.
             batch, until = work.last, trio.current_time() + commit_interval  # noqa: B023
             while batch is not None:
-                await awaitable("handler", handler, handler(batch, txn))
+                await called("handler", handler, batch, txn)
                 await trio.lowlevel.checkpoint()
                 more = work.count < max_records and trio.current_time() < until  # noqa: B023
                 batch = work.further() if more else None  # noqa: B023

@@ -19,7 +19,7 @@ from ..errors import (
 )
 from ..errors.groups import members, outlined
 from ..toolkit import Reminder, backoff, interrupts_unwrapped
-from .callbacks import await_user_call, awaitable, check_async
+from .callbacks import await_user_call, called, check_async
 from .handling import RetryPolicy, is_fatal, is_not_the_records
 from .run_tasks import check_retry, check_stop_on
 from .signals import stop_on_signal
@@ -182,7 +182,7 @@ class QueueRun:
 
     async def _attempt(self, delivery: Delivery[Any, Any]) -> None:
         async def call() -> None:
-            await awaitable("handler", self._handler, self._handler(delivery))
+            await called("handler", self._handler, delivery)
 
         failures = 0
         while True:
