@@ -350,7 +350,11 @@ def test_an_answer_after_the_lock_proves_nothing() -> None:
     held.session.responded(request)
     held.session.acknowledged(request, KEYS[0], None, 1.0, LOCK, held.acquired.lock_ends)
     assert [held.acquired.state(index).name for index in range(3)] == ["FAILED"] * 3
-    assert "before the broker's answer" in str(held.acquired.error(0))
+    for index in range(3):
+        error = held.acquired.error(index)
+        assert isinstance(error, LockLostError)
+        assert "before the broker's answer" in str(error)
+        assert error.offset == held.acquired.offsets[index]
 
 
 def test_a_refused_response_fails_its_acks() -> None:

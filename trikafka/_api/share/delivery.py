@@ -462,6 +462,6 @@ def _verdict(given: Any) -> int:
     found = _BY_NAME.get(given) if isinstance(given, str) else None
     if found is None:
         raise ValueError(
-            f"a verdict is True, False, 'accept', 'release' or 'reject', not {given!r}"
+            f"a verdict is True, False, 'accept', 'release' or 'reject', not {given!r:.100}"
         )
     return found

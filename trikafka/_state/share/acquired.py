@@ -450,12 +450,17 @@ class AcquiredRecords(_AcquiredStates):
         """Return why a record's acknowledgement did not count; ``None`` if it may have."""
         if self.states[index] == _LOST:
             return self.lock_lost(index)
-        return self._errors.get(index)
+        error = self._errors.get(index)
+        # One such error is kept for all acknowledgements that failed together.
+        return self._lock_lost(index, error.reason) if isinstance(error, LockLostError) else error
 
     def lock_lost(self, index: int) -> LockLostError:
         """Return the error for a record whose lock is gone."""
+        return self._lock_lost(index, self.why_lost)
+
+    def _lock_lost(self, index: int, why: str) -> LockLostError:
         return LockLostError(
-            self.partition.topic, self.partition.partition, self.offsets[index], self.why_lost
+            self.partition.topic, self.partition.partition, self.offsets[index], why
         )
 
     def is_settled(self, start: int, stop: int) -> bool:
