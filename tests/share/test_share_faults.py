@@ -583,6 +583,22 @@ async def test_a_failing_partition_slows_no_other(autojump_clock: Clock, code: i
                 assert (await queue.receive()).record.partition == 0
 
 
+@pytest.mark.parametrize("part", [False, True])
+async def test_a_brokers_own_fault_ends_no_receive(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, part: bool
+) -> None:
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        (await queue.receive()).accept()
+        await queue.flush()
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        rule = cluster.fail("ShareFetch", code, 3, topic="t" if part else None)
+        with trio.fail_after(10):
+            await until(lambda: rule.spent)
+            cluster.append("t", 0, [b"more"])
+            (await queue.receive()).accept()
+        assert len([each for each in caplog.messages if "UNKNOWN_SERVER_ERROR" in each]) == 1
+
+
 async def test_busy_threads_delay_no_records(busy_threads: None) -> None:
     """Records that are decoded in a thread arrive while the program's handlers hold all threads."""
     async with cluster_of() as cluster:

@@ -663,15 +663,18 @@ class ShareFetcher:
             self._report(broker, error)
         return False
 
+    # By UNKNOWN_SERVER_ERROR a broker reports a fault of its own. Most of these pass, and the fetches
+    # go on, as those of Java's consumers. An error of a receive would end a worker for one of them.
+    # One that stays is in health(), as any partition without progress.
     def _report(self, broker: _Broker, error: TrikafkaError) -> None:
-        """Log an error once; have a receive raise it if it is not retriable."""
+        """Log an error once; have a receive raise it if it will not pass."""
         self.last_error = error
         if not broker.should_log(error):
             return
         _log.warning(
             "broker %d does not serve the share consumer, trying again: %s", broker.node_id, error
         )
-        if not error.retriable:
+        if not error.retriable and error.code != ErrorCode.UNKNOWN_SERVER_ERROR:
             self._buffer.put_error(again(error))
             self._deliver.notify()
 
