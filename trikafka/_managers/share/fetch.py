@@ -994,8 +994,10 @@ class ShareFetcher:
         for piece in found.pieces:
             self._take(broker, part.key, tp, piece, sent, lock, renewable=renewable)
         for error, verdict in found.faults:
-            what = "rejected" if verdict is AckType.REJECT else "released"
-            _log.error("%s; its records are %s", error, what)
+            if verdict is AckType.REJECT:
+                _log.error("%s; its records are rejected", error)
+            else:
+                _log.error("%s; its records are released", error)
             self._buffer.put_error(error)
         self._holdings.receives(trio.current_time())
         ends = sent + lock
