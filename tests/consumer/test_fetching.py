@@ -346,9 +346,14 @@ async def test_leader_hint_spares_a_metadata_request(autojump_clock: Clock) -> N
 
 @pytest.mark.parametrize(
     "code",
-    [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR],
+    [
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
 )
-async def test_retriable_errors_are_retried_with_backoff(autojump_clock: Clock, code: int) -> None:
+async def test_passing_errors_are_retried_with_backoff(autojump_clock: Clock, code: int) -> None:
     async with cluster_of(records=2) as cluster, consumer_of(cluster) as consumer:
         cluster.fail("Fetch", code, 4)
         consumer.assign([T0])
