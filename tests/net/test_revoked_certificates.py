@@ -11,8 +11,11 @@ import trio
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from test_tls import AUTHORITY, OTHER, connect, receive, server_context, serving
+from cryptography.hazmat.primitives.serialization import pkcs12
+from netting import config
+from test_tls import AUTHORITY, OTHER, PEM, connect, receive, server_context, serving
 
+from trikafka._net.tls_context import make_context
 from trikafka.errors import ConfigurationError, HandshakeError
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -44,6 +47,14 @@ def revocations(
         )
         builder = builder.add_revoked_certificate(entry)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def trust_store_of(authority: trustme.CA) -> bytes:
+    """Return a trust store in PKCS12 with an authority."""
+    certificate = x509.load_pem_x509_certificate(authority.cert_pem.bytes())
+    return pkcs12.serialize_key_and_certificates(
+        None, None, None, [certificate], serialization.NoEncryption()
+    )
 
 
 async def test_revoked_certificate_is_refused(tmp_path: Path) -> None:
@@ -121,9 +132,38 @@ async def test_directory_of_lists_trusts_no_authority(tmp_path: Path) -> None:
             await connect(node, **given)
 
 
-async def test_file_without_a_list_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "revoked.pem"
-    file.write_text("nothing")
+@pytest.mark.parametrize("kind", ["text", "file", "directory"])
+async def test_authority_beside_lists_is_not_trusted(tmp_path: Path, kind: str) -> None:
+    """Lists are often kept in one file with their authorities."""
+    text = OTHER.cert_pem.bytes().decode() + revocations() + revocations(authority=OTHER)
+    file = tmp_path / "9d66eef0.r0"
+    file.write_text(text)
+    given = {"text": text, "file": str(file), "directory": str(tmp_path)}[kind]
     async with serving(server_context(AUTHORITY.issue_cert("localhost"))) as node:
-        with pytest.raises(ConfigurationError, match="ssl_crlfile"):
-            await connect(node, ssl_crlfile=str(file))
+        await (await connect(node, ssl_crlfile=given)).aclose()
+    async with serving(server_context(OTHER.issue_cert("localhost"))) as node:
+        with pytest.raises(HandshakeError, match="authority that is not trusted"):
+            await connect(node, ssl_crlfile=given)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"nothing", "holds no list in PEM"),
+        (OTHER.cert_pem.bytes(), "holds no list in PEM"),
+        (trust_store_of(OTHER), "holds no list in PEM"),
+        (f"{revocations()}{revocations()[:200]}".encode(), "a list that is damaged or incomplete"),
+        (
+            f"{revocations()[:200]}\n{OTHER.cert_pem.bytes().decode()}{revocations()}".encode(),
+            "a list that is damaged or incomplete",
+        ),
+    ],
+    ids=["no PEM", "an authority", "a trust store", "a cut list", "a cut list and an authority"],
+)
+async def test_file_without_whole_lists_is_refused(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    file = tmp_path / "revoked.pem"
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=f"ssl_crlfile: .*{says}"):
+        make_context(config(security_protocol="SSL", ssl_cafile=PEM, ssl_crlfile=str(file)))

@@ -30,6 +30,9 @@ _PEM = "-----BEGIN "
 #: The first or the last line of an object in PEM text. Each is found in one pass over the text:
 #: a pattern of whole objects would search the rest of the text for the end of each beginning.
 _EDGE = re.compile(r"-----(BEGIN|END) ([A-Z0-9 ]++)-----")
+#: A list of revoked certificates in PEM text. A match ends at the first hyphen, so each beginning is
+#: searched once.
+_LIST = re.compile(r"-----BEGIN X509 CRL-----[^-]*-----END X509 CRL-----")
 #: The end of a line as letters.
 _ESCAPED = re.compile(r"\\r\\n|\\n|\\r")
 #: The name of a certificate or of revoked ones in a directory that OpenSSL searches.
@@ -210,7 +213,7 @@ def make_context(config: ClientConfig) -> ssl.SSLContext:
     if config.ssl_ciphers is not None:
         try:
             context.set_ciphers(config.ssl_ciphers)
-        except ssl.SSLError:
+        except (ssl.SSLError, ValueError):  # ValueError: a null character
             raise ConfigurationError(
                 f"ssl_ciphers: OpenSSL knows no cipher of {config.ssl_ciphers!r}"
             ) from None
@@ -231,11 +234,14 @@ def trust(context: ssl.SSLContext, name: str, given: str, password: str | None =
         if _PEM not in given and Path(given).is_dir():
             _trust_directory(context, name, given)
             return
-        with _as_file(_in_pem(name, given, password, stores.authorities)) as path:
+        lists = name == "ssl_crlfile"
+        pem = _revocations(given) if lists else _in_pem(name, given, password, stores.authorities)
+        with _as_file(pem) as path:
             context.load_verify_locations(path)
     except ssl.SSLError as error:
+        what = "lists of revoked certificates" if name == "ssl_crlfile" else "certificates"
         raise ConfigurationError(
-            f"{name}: {_shown(given)} holds no certificates in PEM that OpenSSL can read"
+            f"{name}: {_shown(given)} holds no {what} in PEM that OpenSSL can read"
         ) from error
     except OSError as error:
         raise ConfigurationError(
@@ -265,9 +271,33 @@ def _trust_directory(context: ssl.SSLContext, name: str, path: str) -> None:
         )
     if name == "ssl_crlfile":
         for entry in named:
-            context.load_verify_locations(Path(path, entry))
+            with _as_file(_revocations(str(Path(path, entry)))) as file:
+                context.load_verify_locations(file)
     else:
         context.load_verify_locations(capath=path)
+
+
+def _revocations(given: str) -> str:
+    """Return only the lists of revoked certificates in a PEM file or PEM text.
+
+    OpenSSL would also trust the certificates beside them. Often that is the authority of the lists,
+    but no one has asked to trust it.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The setting is no path.
+        ConfigurationError: There is no list, or one of them is damaged.
+    """
+    text = given if _PEM in given else secret(Path(given).read_bytes().decode("latin-1"))
+    found = _LIST.findall(text)
+    begun = text.count("-----BEGIN X509 CRL-----")
+    if not found or len(found) != begun:
+        what = "a list that is damaged or incomplete" if begun else "no list in PEM"
+        raise ConfigurationError(
+            f"ssl_crlfile: {_shown(given)} holds {what}; a list of revoked certificates (CRL) "
+            "begins with -----BEGIN X509 CRL-----"
+        )
+    return "\n".join([*found, ""])
 
 
 def _in_pem(
