@@ -33,6 +33,12 @@ def test_name_that_is_no_text_is_refused() -> None:
         from_properties(given, ProducerConfig)
 
 
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", "/no/such/file", "/"])
+def test_unreadable_file_is_named(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="the properties cannot be read"):
+        from_properties(path)
+
+
 def test_unreadable_values_are_in_the_same_error() -> None:
     given = {
         "value.serializer": "io.confluent.kafka.serializers.KafkaAvroSerializer",

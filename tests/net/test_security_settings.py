@@ -10,6 +10,7 @@ import pytest
 
 from trikafka.config import AdminConfig, from_properties
 from trikafka.config.properties import read_properties
+from trikafka.config.security_properties import NAMES
 from trikafka.errors import ConfigurationError
 
 SECRET = "s3cr3t-5f2c"
@@ -87,6 +88,21 @@ def test_valid_settings_show_no_secret(settings: dict[str, Any]) -> None:
                 "ssl_cafile": "x",
             },
             "is used as it is",
+        ),
+        (
+            {
+                "security_protocol": "SSL",
+                "ssl_context": ssl.create_default_context(ssl.Purpose.CLIENT_AUTH),
+            },
+            "ssl_context is a server's",
+        ),
+        (
+            {
+                "security_protocol": "SSL",
+                "ssl_minimum_version": "TLSv1.3",
+                "ssl_ciphers": "ECDHE+AESGCM",
+            },
+            "ssl_ciphers has no meaning with ssl_minimum_version='TLSv1.3'",
         ),
         (
             {"security_protocol": "SSL", "ssl_context": "x"},
@@ -171,6 +187,12 @@ def test_contradictory_settings_show_no_secret(settings: dict[str, Any], says: s
             },
         ),
         ({"ssl.truststore.type": "JKS", "ssl.keystore.type": "JKS"}, {}),  # Java's default
+        # of an environment without the variable
+        (dict.fromkeys((*NAMES, "auto.offset.reset")), {}),
+        (
+            {"sasl.jaas.config": "x.PlainLoginModule REQUIRED username=a password=b;"},
+            {"sasl_plain_username": "a", "sasl_plain_password": "b"},
+        ),
         (
             {"ssl.truststore.location": "t.jks", "ssl.truststore.password": "t"},
             {"ssl_cafile": "t.jks", "ssl_ca_password": "t"},

@@ -239,6 +239,8 @@ def _partitioner(name: str, value: object) -> object:
 
 def _translated(name: str, value: Any, rule: PropertyRule, found: Setting) -> Any:
     """Return a property's value in the form of its setting; ``None`` stands for the default."""
+    if value is None and found.name == "auto_offset_reset":
+        return None  # the default, and not "none", which is an error where no offset is committed
     if rule.values and (text := plain(str(value)).lower()) in rule.values:
         return rule.values[text]
     if found.name == "partitioner":
@@ -387,6 +389,10 @@ def _read_file(path: str | os.PathLike[str]) -> dict[str, str]:
         raise ConfigurationError(f"the properties cannot be read: {error}") from error
     except ConfigurationError as error:
         raise ConfigurationError(f"the properties cannot be read: {path}, {error}") from error
+    except ValueError as error:  # a null character, or half a surrogate pair
+        raise ConfigurationError(
+            f"the properties cannot be read: {path!r} is no path: {error}"
+        ) from error
 
 
 def _take_serialization(

@@ -295,6 +295,11 @@ class SecurityConfig:
                 f"{given[0]} needs security_protocol='SSL' (or 'SASL_SSL'), not "
                 f"{self.security_protocol!r}"
             )
+        if self.ssl_context is not None and self.ssl_context.protocol is ssl.PROTOCOL_TLS_SERVER:
+            raise ConfigurationError(
+                "ssl_context is a server's: make a client's by ssl.create_default_context(), or by "
+                "ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)"
+            )
         others = [name for name in given if name not in ("ssl_context", "ssl_check_hostname")]
         if self.ssl_context is not None and others:
             raise ConfigurationError(
@@ -307,6 +312,11 @@ class SecurityConfig:
         ):
             raise ConfigurationError(
                 "ssl_check_hostname is ssl_context's own: set ssl_context.check_hostname"
+            )
+        if self.ssl_ciphers is not None and self.ssl_minimum_version == "TLSv1.3":
+            raise ConfigurationError(
+                "ssl_ciphers has no meaning with ssl_minimum_version='TLSv1.3': it selects the "
+                "ciphers up to TLS 1.2"
             )
         if self.ssl_certfile is None and (
             self.ssl_keyfile is not None or self.ssl_password is not None

@@ -47,7 +47,7 @@ _PEM_ADVICE = (
 )
 _PAIR = re.compile(r"""\s+([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""")
 _OPTIONS = re.compile(rf"(?:{_PAIR.pattern})*\s*;?\s*")
-_LOGIN_MODULE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b")
+_LOGIN_MODULE = re.compile(r"\s*([\w.$]+)\s+(?i:required|requisite|sufficient|optional)\b")
 
 
 def take_security(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -56,7 +56,11 @@ def take_security(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     Raises:
         ConfigurationError: A property is wrong. The error shows no secret.
     """
-    rest = dict(properties)
+    # None is the default of an argument, or the value of a variable that is not set. It asks for
+    # nothing: as text it would be "None", which switches the check of host names off.
+    rest = {
+        name: value for name, value in properties.items() if value is not None or name not in NAMES
+    }
     settings = dict[str, Any]()
     for take in (
         _take_versions,
