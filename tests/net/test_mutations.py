@@ -357,6 +357,33 @@ async def test_impossible_metadata_fails_the_call(autojump_clock: Clock) -> None
                     assert f"a partition {number} of topic 't'" in str(caught.value)
 
 
+@pytest.mark.parametrize(("host", "port"), [("", 9092), ("broker-0", 0), ("broker-0", 65536 + 9)])
+async def test_impossible_coordinator_is_not_dialled(
+    autojump_clock: Clock, host: str, port: int
+) -> None:
+    """The system would cut the port, and connect to another one."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+        }
+
+        async def absurd(request: Any, default: Any) -> Any:
+            response = await default()
+            response.coordinators[0].host = host
+            response.coordinators[0].port = port
+            return response
+
+        cluster.on("FindCoordinator", absurd)
+        async with trikafka.open_consumer("t", group_id="g", **settings) as consumer:
+            with pytest.raises(trikafka.KafkaTimeoutError) as caught:
+                await consumer.committed([("t", 0)], timeout=1)
+        assert isinstance(caught.value.__cause__, trikafka.ProtocolError)
+        assert f"the coordinator of group 'g' cannot be: it names a broker 0 at {host!r}" in str(
+            caught.value
+        )
+
+
 @pytest.mark.parametrize("versions", [(-1, 9), (5, 3), (-3, -1)])
 async def test_impossible_version_range_is_not_offered(
     autojump_clock: Clock, versions: tuple[int, int]

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 import trustme
 from netting import NODE, config
 
@@ -255,6 +256,20 @@ async def test_trailing_dot_is_not_in_the_name() -> None:
     assert asked == ["localhost"]
 
 
+@pytest.mark.parametrize("host", ["", ".", ".local", "a\0b", "127.0.0.1\0.local", "a" * 64])
+async def test_impossible_name_is_a_lost_connection(host: str) -> None:
+    """A dial function, such as a proxy's, may reach any name; a broker may advertise any."""
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def dial(host: str, port: int) -> Any:
+        return ours
+
+    security = Security(config(security_protocol="SSL", ssl_cafile=PEM))
+    with pytest.raises(KafkaConnectionError, match="is no host name or address that TLS can"):
+        await security.connect(dial, Node(0, host, 9093))
+    assert await theirs.receive_some() == b""  # our end is closed
+
+
 async def test_port_without_tls_is_named() -> None:
     async with serving(None) as node:
         with pytest.raises(HandshakeError, match="does not speak TLS at this port"):
@@ -397,6 +412,7 @@ async def test_directory_of_authorities_is_searched(tmp_path: Path) -> None:
             r"ssl_cafile: \(PEM text\) holds no certificates",
         ),
         ({"ssl_ciphers": "NONE-OF-THEM"}, "knows no cipher of 'NONE-OF-THEM'"),
+        ({"ssl_ciphers": "AES\0"}, "knows no cipher of 'AES"),
         ({"ssl_certfile": "/no/such"}, "ssl_certfile '/no/such': No such file"),
         ({"ssl_certfile": PEM}, r"ssl_certfile \(PEM text\): OpenSSL cannot read it"),
     ],

@@ -1,11 +1,11 @@
-"""Bootstrap addresses: text to nodes. No I/O."""
+"""Addresses of brokers: bootstrap addresses as nodes, and those that responses name. No I/O."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, ProtocolError
 from ..types import Node
 
 
@@ -31,6 +31,24 @@ def parse_bootstrap(servers: str | Sequence[str], setting: str = "bootstrap_serv
         )
         raise ConfigurationError(f"{setting} must name at least one 'host:port', not {shown}")
     return [Node(-1 - index, *_parse(text, setting)) for index, text in enumerate(texts)]
+
+
+def is_possible(node: Node) -> bool:
+    """Return whether a broker that a response names can exist.
+
+    The system cuts a port beyond 65535 to 16 bits, and would connect to another port.
+    """
+    return bool(node.host) and node.node_id >= 0 and 0 < node.port < 65536
+
+
+def impossible(node: Node, what: str) -> ProtocolError:
+    """Return the error for a response, ``what``, that names an impossible broker."""
+    error = ProtocolError(
+        f"{what} cannot be: it names a broker {node.node_id} at {node.host!r}:{node.port}"
+    )
+    # Another broker may send a good response, and so may this one later.
+    error.retriable = True
+    return error
 
 
 def _parse(text: str, setting: str) -> tuple[str, int]:

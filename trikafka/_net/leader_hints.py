@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from .._wire.reading import LeaderIdAndEpoch, NodeEndpoint
 from ..interfaces import MetadataManager
 from ..types import Node, TopicPartition
+from .addresses import is_possible
 
 
 class HintingPart(Protocol):
@@ -43,7 +44,8 @@ def learn_leaders(
     }
     if not hints:
         return frozenset()
-    return metadata.learn_leaders(hints, [Node(*each) for each in endpoints])
+    nodes = [node for each in endpoints if is_possible(node := Node(*each))]
+    return metadata.learn_leaders(hints, nodes)
 
 
 class NamedPart(HintingPart, Protocol):

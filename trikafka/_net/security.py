@@ -11,8 +11,10 @@ import trio
 from trio.abc import Stream
 
 from ..config import ClientConfig
+from ..errors import KafkaConnectionError
 from ..types import Node
 from .session import Authenticate
+from .tickets import Resumption
 from .tls import TlsTransport
 from .tls_context import TlsContexts, make_context
 from .tls_errors import closed_in_handshake, explain, is_wrong_name
@@ -63,7 +65,7 @@ class Security:
             context = self._contexts.context()
             tickets = self._contexts.tickets
             resumption = None if tickets is None else tickets.begin(node.host, node.port)
-            tls = TlsTransport(transport, context, node, resumption)
+            tls = _secured(transport, context, node, resumption)
             await tls.handshake()
         except BaseException as error:
             with trio.CancelScope(shield=True):
@@ -89,10 +91,32 @@ class Security:
         with contextlib.suppress(OSError, EOFError, trio.BrokenResourceError):
             transport = transport_of(await dial(node.host, node.port))
             try:
-                tls = TlsTransport(transport, context, node)
+                tls = _secured(transport, context, node)
                 await tls.handshake()
                 names = tls.peer_names()
             finally:
                 with trio.CancelScope(shield=True):
                     await transport.aclose()
         return names
+
+
+def _secured(
+    transport: Transport,
+    context: ssl.SSLContext,
+    node: Node,
+    resumption: Resumption | None = None,
+) -> TlsTransport:
+    """Return a TLS connection over ``transport``, before its handshake.
+
+    The host may be any text, of a setting or of a broker, and a dial function reaches any.
+
+    Raises:
+        KafkaConnectionError: OpenSSL takes no such name, so no certificate could be checked for it.
+    """
+    try:
+        return TlsTransport(transport, context, node, resumption)
+    except (TypeError, ValueError):  # an empty name, a leading dot, a null character, a long part
+        pass
+    raise KafkaConnectionError(
+        f"cannot connect to {node}: {node.host!r} is no host name or address that TLS can check"
+    )

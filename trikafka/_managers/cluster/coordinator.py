@@ -21,6 +21,7 @@ from typing import TypeAlias
 import trio
 from kafka.protocol.metadata import FindCoordinatorRequest
 
+from ..._net.addresses import impossible, is_possible
 from ..._net.outages import Outages
 from ..._net.singleflight import SingleFlight, StartSoon
 from ...errors import TrikafkaError, from_code
@@ -160,7 +161,10 @@ class Coordinators:
             if found.error_code:
                 raise from_code(found.error_code, f"coordinator of {what}", operation="Describe")
             before = self._known.get((kind, key))
-            node = self._known[(kind, key)] = Node(found.node_id, found.host, found.port)
+            node = Node(found.node_id, found.host, found.port)
+            if not is_possible(node):
+                raise impossible(node, f"the coordinator of {what}")
+            self._known[(kind, key)] = node
             self._outages.coordinator_found(what, node)
             if node != before:
                 self._watch(kind, key, node)

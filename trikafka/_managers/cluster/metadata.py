@@ -23,6 +23,7 @@ from kafka.protocol.admin import DescribeClusterRequest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from ..._net import decoding, reasons
+from ..._net.addresses import impossible, is_possible
 from ..._net.brokers import Brokers, Purpose
 from ..._net.deadlines import within
 from ..._net.interrupts import interrupts_unwrapped
@@ -489,6 +490,9 @@ class Metadata:
             each.broker_id: Node(each.broker_id, each.host, each.port, each.rack)
             for each in response.brokers
         }
+        for controller in nodes.values():
+            if not is_possible(controller):
+                raise impossible(controller, f"the list of controllers of {node}")
         active = response.controller_id if response.controller_id in nodes else None
         return ClusterSnapshot(0, response.cluster_id, active, nodes, {})
 
@@ -695,7 +699,7 @@ def _check(response: MetadataResponse, node: Node | str, names: frozenset[str] |
     if (twice := _repeated([broker.node_id for broker in response.brokers or ()])) is not None:
         what = f"broker {twice} twice"
     for broker in response.brokers or ():
-        if not broker.host or broker.node_id < 0 or not 0 < broker.port < 65536:
+        if not is_possible(Node(broker.node_id, broker.host, broker.port)):
             what = f"a broker {broker.node_id} at {broker.host!r}:{broker.port}"
     for topic in response.topics or ():
         if topic.partitions is None:
