@@ -43,6 +43,7 @@ from trikafka.errors import (
     KafkaConnectionError,
     KafkaTimeoutError,
 )
+from trikafka.types import OAuthToken
 
 SECRET = "s3cr3t-17b0"
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -687,21 +688,32 @@ async def test_failing_provider_is_the_cause_at_opening(
     assert (type(failure), str(failure)) in [(type(one), str(one)) for one in causes]
 
 
-async def test_provider_of_a_wrong_type_is_explained(autojump_clock: MockClock) -> None:
-    async def provider() -> int:
-        return 5
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (5, "sasl_oauth_token_provider must return text or an OAuthToken, not int"),
+        (OAuthToken(5), "sasl_oauth_token_provider must return text or an OAuthToken, not int"),
+        (OAuthToken("t", None), "extensions must be a mapping of names and values, not NoneType"),
+        (OAuthToken("t", {"a": 5}), "value of extension 'a' must be text of ASCII, and not empty"),
+        (OAuthToken("t", {"a": "s\1"}), "value of extension 'a' must be text of ASCII"),
+        (OAuthToken("t", {"auth": "s"}), "an extension's name must be of the letters A to Z"),
+        (OAuthToken("t", {"a=b": "s"}), "an extension's name must be of the letters A to Z"),
+    ],
+)
+async def test_wrong_result_of_a_provider_is_explained(
+    autojump_clock: MockClock, given: Any, says: str
+) -> None:
+    async def provider() -> Any:
+        return given
 
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": "OAUTHBEARER",
         "sasl_oauth_token_provider": provider,
     }
     async with brokers() as dial:
-        with pytest.raises(
-            AuthenticationError,
-            match="sasl_oauth_token_provider must return text or an OAuthToken, not int",
-        ):
-            async with trikafka.open_admin(bootstrap_servers="a:1", dial=dial, **given):
+        with pytest.raises(AuthenticationError, match=says):
+            async with trikafka.open_admin(bootstrap_servers="a:1", dial=dial, **settings):
                 raise AssertionError("it was opened")
 
 

@@ -90,6 +90,14 @@ def test_valid_settings_show_no_secret(settings: dict[str, Any]) -> None:
             "is used as it is",
         ),
         (
+            {**OAUTH, **ENDPOINT, "sasl_oauth_extensions": {"pool": 5}},
+            "sasl_oauth_extensions: the value of extension 'pool' must be text of ASCII",
+        ),
+        (
+            {**OAUTH, **ENDPOINT, "sasl_oauth_extensions": {"pool 1": SECRET}},
+            "sasl_oauth_extensions: an extension's name must be of the letters A to Z",
+        ),
+        (
             {
                 "security_protocol": "SSL",
                 "ssl_context": ssl.create_default_context(ssl.Purpose.CLIENT_AUTH),

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import trio
+from searching import Search
 
 import trikafka
 from trikafka.types import Node
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugins" / "msk_iam"
+MARK = "MARK-b7e1-secret"
 HOST = "b-1.example.kafka.eu-central-1.amazonaws.com"
 
 
@@ -100,3 +102,16 @@ async def test_missing_credentials_are_named(msk: Any, monkeypatch: pytest.Monke
     authenticator = SaslAuthenticator(config, msk.plugin.trikafka_sasl("AWS_MSK_IAM", config))
     with pytest.raises(trikafka.AuthenticationError, match="AWS_ACCESS_KEY_ID"):
         await authenticator(ask, Node(1, HOST, 9198))
+
+
+@pytest.mark.parametrize("wrong", [{"region": None}, {"access_key": ""}, {"token": 5}, None])
+async def test_wrong_credentials_are_not_shown(msk: Any, wrong: dict[str, Any] | None) -> None:
+    given = msk.AwsCredentials("id", MARK, "eu-central-1")
+    given = tuple(given) if wrong is None else given._replace(**wrong)
+    assert wrong is None or MARK not in repr(given)
+    mechanism = msk.MskIam(lambda: given).trikafka_sasl("AWS_MSK_IAM", None)(Node(1, HOST, 9198))
+    with pytest.raises(ValueError, match="no AwsCredentials of texts, or one is empty") as caught:
+        await mechanism.first()
+    search = Search(MARK)
+    search.error(caught.value)
+    search.verify()

@@ -8,6 +8,7 @@ import functools
 import logging
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ import trustme
 from searching import Search
 
 import trikafka
+from trikafka._net.auth import SaslAuthenticator
 from trikafka.config import ConsumerConfig, from_properties
 from trikafka.config.secrets import Secret
+from trikafka.types import Node
 
 MARK = "MARK-b7e1-secret"
 BROKEN = f"{MARK}-\ud800"  # cannot be encoded
@@ -233,4 +236,54 @@ def test_provider_is_not_shown() -> None:
     config = ConsumerConfig.build({**OAUTH, "sasl_oauth_token_provider": provider})
     search = Search(MARK)
     search.text("repr", repr(config))
+    search.verify()
+
+
+def test_extensions_are_not_shown() -> None:
+    config = ConsumerConfig.build(
+        {
+            **OAUTH,
+            "sasl_oauth_token_provider": lambda: MARK,
+            "sasl_oauth_extensions": {"pool": MARK},
+        }
+    )
+    assert config.sasl_oauth_extensions == {"pool": MARK}
+    search = Search(MARK)
+    search.text("repr", repr(config) + repr(vars(config)))
+    search.verify()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"cannot reach https://client:{MARK}@idp.test/token: refused",
+        f"GET https://idp.test/?Action=x&X-Amz-Signature={MARK}&X-Amz-Date=1: 403",
+        f"POST client_id=me&client_secret={MARK}: 400",
+        f"headers: {{'Authorization': 'Bearer {MARK}'}}",
+    ],
+)
+@pytest.mark.parametrize("step", ["source", "mechanism"])
+async def test_secret_in_an_error_of_a_library_is_hidden(text: str, step: str) -> None:
+    """Errors of HTTP libraries have the address of the request."""
+
+    class Mechanism:
+        def first(self) -> bytes:
+            raise RuntimeError(text)
+
+        def respond(self, challenge: bytes) -> None:
+            """No-op."""
+
+    def make(node: Node) -> Mechanism:
+        if step == "source":
+            raise RuntimeError(text)
+        return Mechanism()
+
+    async def ask(request: Any) -> Any:
+        return SimpleNamespace(error_code=0, mechanisms=())
+
+    config = ConsumerConfig.build({**PLAIN, "sasl_plain_password": "p"})
+    with pytest.raises(trikafka.HandshakeError, match=r"RuntimeError: .*<secret>") as caught:
+        await SaslAuthenticator(config, make)(ask, Node(0, "broker", 9092))
+    search = Search(MARK)
+    search.text("error", f"{caught.value}")
     search.verify()

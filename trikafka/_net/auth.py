@@ -15,7 +15,8 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from .._wire.sasl import Mechanism, OAuthBearer, Scram, make_password_mechanism, takes_long
 from ..config import ClientConfig
-from ..config.secrets import secret
+from ..config.extensions import wrong_extension
+from ..config.secrets import redacted, secret
 from ..error_codes import ErrorCode
 from ..errors import (
     AuthenticationError,
@@ -107,7 +108,7 @@ class SaslAuthenticator:
         """Return the mechanism for one authentication, and the user's name as errors show it."""
         try:
             if self._offered is not None:
-                return await _result(self._offered(node)), ""
+                return _checked(await _result(self._offered(node))), ""
             if self._name == "GSSAPI":
                 return await self._in_thread(lambda: self._kerberos(node)), ""
             if self._name == "OAUTHBEARER":
@@ -138,7 +139,7 @@ class SaslAuthenticator:
         """
         if isinstance(error, AuthenticationError | CredentialsUnavailableError):
             return error
-        what = f"cannot authenticate with {node} ({self._name}): {type(error).__name__}: {error}"
+        what = f"cannot authenticate with {node} ({self._name}): {_words(error)}"
         return (
             CredentialsUnavailableError(what)
             if isinstance(error, KafkaConnectionError)
@@ -184,7 +185,13 @@ class SaslAuthenticator:
         if isinstance(given, str):
             return OAuthToken(secret(given))
         if isinstance(given, OAuthToken):
-            return OAuthToken(secret(given.value), given.extensions)
+            value, extensions = secret(given.value), secret(given.extensions)
+            given = None
+            if wrong := wrong_extension(extensions):
+                raise ConfigurationError(f"sasl_oauth_token_provider: {wrong}")
+            if isinstance(value, str):
+                return OAuthToken(value, extensions)
+            given = value
         kind = type(given).__name__
         given = None
         raise ConfigurationError(
@@ -216,7 +223,9 @@ class SaslAuthenticator:
         except UnicodeEncodeError:
             encoded = False
         except Exception as error:
-            raise HandshakeError(f"{self._name} with {node}: {error}") from error
+            # A mechanism's own words are those of a ValueError; others need their class.
+            said_why = redacted(f"{error}") if type(error) is ValueError else _words(error)
+            raise HandshakeError(f"{self._name} with {node}: {said_why}") from error
         if not encoded:
             raise self._not_text(node)
         if said is not None and not isinstance(said, bytes):
@@ -237,3 +246,23 @@ class SaslAuthenticator:
 
 async def _result(given: Any) -> Any:
     return await given if inspect.isawaitable(given) else given
+
+
+def _checked(mechanism: Any) -> Any:
+    """Return a plugin's mechanism.
+
+    Raises:
+        ConfigurationError: It has not the methods of one.
+    """
+    if not all(callable(getattr(mechanism, name, None)) for name in ("first", "respond")):
+        raise ConfigurationError(
+            f"the plugin's function must return an object with first() and respond(challenge), not "
+            f"{type(mechanism).__name__}"
+        )
+    return mechanism
+
+
+def _words(error: BaseException) -> str:
+    """Return the class and the text of an error of other code, without secrets in addresses."""
+    text = redacted(f"{error}")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

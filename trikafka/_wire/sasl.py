@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from ..config.extensions import wrong_extension
 from ..errors.peer_text import peer_text
 
 #: RFC 7677 asks for at least 4,096. Above the maximum here a password would cost minutes.
@@ -127,10 +128,8 @@ class OAuthBearer:
     def __init__(self, token: str, extensions: Mapping[str, str]) -> None:
         if not token or not token.isascii() or any(character <= " " for character in token):
             raise ValueError("a token is text without spaces and control characters")
-        if "auth" in extensions or any(
-            "\1" in part for pair in extensions.items() for part in pair
-        ):
-            raise ValueError("an extension cannot be called 'auth' or hold \\x01")
+        if wrong := wrong_extension(extensions):
+            raise ValueError(wrong)
         #: The token, which hides itself if the caller's does.
         self.token = token
         self._extensions = extensions

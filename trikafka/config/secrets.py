@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 _HIDDEN = "<secret>"
+#: The parts of addresses and headers that are secret, as errors of HTTP libraries show them. The
+#: first has a bound, so that no text takes long.
+_IN_WORDS = (
+    (re.compile(r"://\S{0,2000}@"), f"://{_HIDDEN}@"),
+    (
+        re.compile(
+            r"(signature|sig|token|secret|password|assertion|credential)=[^&\s'\"]+", re.IGNORECASE
+        ),
+        rf"\1={_HIDDEN}",
+    ),
+    (re.compile(r"\b(basic|bearer) [\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {_HIDDEN}"),
+)
 #: A part of every private key in PEM.
 _KEY = "PRIVATE KEY-----"
 Value = TypeVar("Value")
@@ -44,7 +58,10 @@ class SecretBytes(bytes):
 
 
 def secret(value: Value) -> Value:
-    """Return the value, hidden if it is text or bytes. A list or tuple becomes a hidden list."""
+    """Return the value, hidden if it is text or bytes.
+
+    A list or tuple becomes a list of hidden values, a mapping a ``dict`` of them.
+    """
     hidden: Any = value
     if isinstance(value, str):
         # str(value) could be the name of an enum's member.
@@ -53,6 +70,8 @@ def secret(value: Value) -> Value:
         hidden = SecretBytes(value)
     elif isinstance(value, list | tuple):
         hidden = [secret(part) for part in value]
+    elif isinstance(value, Mapping):
+        hidden = {name: secret(part) for name, part in value.items()}
     return hidden  # type: ignore[no-any-return]
 
 
@@ -72,3 +91,14 @@ def holds_secret(value: object) -> bool:
     if isinstance(value, str):
         return _KEY in value or ("@" in value and ":" in value)
     return isinstance(value, list | tuple) and any(map(holds_secret, value))
+
+
+def redacted(text: str) -> str:
+    """Return the text of an error of another library without the secrets in its addresses.
+
+    These are a name and password, the signature of a presigned URL, tokens, and headers for
+    ``Authorization``.
+    """
+    for pattern, instead in _IN_WORDS:
+        text = pattern.sub(instead, text)
+    return text

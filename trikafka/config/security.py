@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from ..errors import ConfigurationError
+from .extensions import wrong_extension
 from .secrets import holds_secret, secret
 from .setting import INT32, setting, settings_of
 
@@ -422,6 +423,9 @@ class SecurityConfig:
             self.sasl_oauth_client_secret,
         )
         self._check_assertion(given)
+        extensions = self.sasl_oauth_extensions
+        if extensions is not None and (wrong := wrong_extension(extensions)):
+            raise ConfigurationError(f"sasl_oauth_extensions: {wrong}")
         if not self.sasl_oauth_header_urlencode and ":" in (self.sasl_oauth_client_id or ""):
             # RFC 7617, section 2. The endpoint would take the rest of the id for the secret.
             raise ConfigurationError(

@@ -38,6 +38,10 @@ class AwsCredentials(NamedTuple):
     region: str
     token: str | None = None
 
+    def __repr__(self) -> str:
+        """Return no secret: error trackers show the variables of a traceback."""
+        return f"AwsCredentials({self.access_key!r}, region={self.region!r})"
+
 
 Credentials = Callable[[], AwsCredentials | Awaitable[AwsCredentials]]
 
@@ -103,7 +107,14 @@ class _Conversation:
 
     async def first(self) -> bytes:
         given: Any = self._credentials()
-        signer: AwsCredentials = await given if inspect.isawaitable(given) else given
+        signer: Any = await given if inspect.isawaitable(given) else given
+        if (
+            not isinstance(signer, AwsCredentials)
+            or not all(isinstance(part, str) and part for part in signer[:3])
+            or not isinstance(signer.token, str | None)
+        ):
+            signer = given = None  # may be secret, and a traceback would show it
+            raise ValueError("the credentials are no AwsCredentials of texts, or one is empty")
         query = presigned(
             signer,
             datetime.now(UTC),
