@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ import trio.testing
 from kafka.protocol.metadata import MetadataRequest
 from netting import NODE, OFFERED, Asked, Peer, config, open_parts
 from test_authentication import PLAIN, endpoint, oauth, ready
-from test_tls import AUTHORITY, connect, server_context, serving
+from test_tls import AUTHORITY, blocking_server, connect, server_context, serving
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trikafka._net.auth import SaslAuthenticator
@@ -23,7 +25,7 @@ from trikafka._net.connection import Connection
 from trikafka._net.oauth import ClientCredentials
 from trikafka._net.session import Authenticate
 from trikafka._net.tls_context import TlsContexts
-from trikafka._net.transport import transport_of
+from trikafka._net.transport import SocketTransport, Views, transport_of
 from trikafka._wire.sasl import Scram
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import HandshakeError, KafkaConnectionError
@@ -110,6 +112,40 @@ async def test_peer_may_close_behind_its_first_response(
         connection._break(ConnectionError("the broker closed it"))
         with pytest.raises(KafkaConnectionError, match="the broker closed it"):
             await asked.outcome()
+
+
+class _Reset(SocketTransport):
+    """A socket whose peer has reset the connection: what it sent before can still be read."""
+
+    def send_now(self, views: Views) -> int:
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+
+
+async def test_alert_behind_a_failed_write_is_the_cause() -> None:
+    """With TLS 1.3 a broker refuses a certificate after the handshake, and closes at once."""
+    context = server_context(
+        AUTHORITY.issue_cert("localhost"), minimum_version=ssl.TLSVersion.TLSv1_3
+    )
+    AUTHORITY.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with blocking_server(context) as node:
+        transport: Any = await connect(node)
+        transport._inner.__class__ = _Reset
+        connection = Connection(transport, node, config(security_protocol="SSL"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            with pytest.raises(HandshakeError, match="asks for a client certificate"):
+                await connection.negotiate("1")
+
+
+async def test_reset_without_an_alert_is_explained(autojump_clock: MockClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    connection = Connection(transport_of(ours), NODE, config(security_protocol="SSL"))
+    await theirs.aclose()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        with pytest.raises(KafkaConnectionError, match=r"without one that it wants \(ssl_certf"):
+            await connection.negotiate("1")
 
 
 async def test_connection_may_close_in_a_renewal(autojump_clock: MockClock) -> None:

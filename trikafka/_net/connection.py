@@ -41,6 +41,8 @@ from .session import AFTER_REFUSAL, Authenticate, CredentialsUnavailableError, S
 from .transport import STREAM_ERRORS, FrameReader, Transport
 
 _MOST_IN_FLIGHT = 100
+#: The seconds in which the reader meets the end of a connection that cannot be written.
+_ALERT_WITHIN = 1.0
 _CLOSED = ConnectionError("it was closed")
 _log = logging.getLogger("trikafka.brokers")
 
@@ -554,7 +556,8 @@ class Connection:
                 for sent in requests.gave(frames, transport.send_now(frames)):
                     self._settle(sent)
         except OSError as error:
-            self._break(error)
+            if not self._awaits_alert:  # else the writer meets the same error
+                self._break(error)
         if requests.rest or transport.pending:
             self._wake.set()
 
@@ -578,7 +581,18 @@ class Connection:
                 for sent in requests.gave(() if mine else requests.rest, 0):
                     self._settle(sent)
         except STREAM_ERRORS as error:
+            if self._awaits_alert:
+                await trio.sleep(_ALERT_WITHIN)
             self._break(error)
+
+    @property
+    def _awaits_alert(self) -> bool:
+        """True while the reader may find a TLS alert that says why nothing can be written.
+
+        With TLS 1.3 a broker checks the client's certificate after the handshake. It sends its
+        alert and closes. A request that comes later cannot be written, and the alert is unread yet.
+        """
+        return self._config.uses_tls and not self.versions
 
     @trio.lowlevel.enable_ki_protection
     async def _read(self, reader: FrameReader) -> None:
@@ -657,6 +671,16 @@ class Connection:
         if isinstance(cause, AuthenticationError | ProtocolError) and not self._used:
             return again(cause)
         why = f": {cause}" if cause is not None and str(cause) else ""
+        if (
+            isinstance(cause, ConnectionError | trio.BrokenResourceError)
+            and cause is not _CLOSED
+            and self._awaits_alert
+        ):
+            # Without an alert. Some systems drop it when the peer resets the connection.
+            why += (
+                "; so ends a connection with a client certificate that the broker does not accept, "
+                "or without one that it wants (ssl_certfile)"
+            )
         error = KafkaConnectionError(f"lost the connection to {self.node}{why}")
         error.__cause__ = cause
         return error
