@@ -61,7 +61,8 @@ def list_(common: Common, names: tuple[str, ...], output: str) -> None:
     say_rows(output, columns, rows, "no users")
 
 
-@command.command("set")
+# click's error for a second argument would show it, and it may be a password.
+@command.command("set", context_settings={"allow_extra_args": True})
 @click.argument("user")
 @_mechanism
 @click.option(
@@ -94,6 +95,11 @@ def set_(
     """
     from .._api.admin.users import ScramPassword
 
+    if click.get_current_context().args:
+        raise click.UsageError(
+            "give one user; a password is no argument, which other users of this machine see: give "
+            "--password-file or --password-env"
+        )
     password = _password(password_file, password_env)
     change = ScramPassword(password, mechanism, iterations)  # type: ignore[arg-type]
     ask(common, lambda admin: admin.alter_user_scram_credentials({user: change}))
