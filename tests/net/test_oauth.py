@@ -194,7 +194,7 @@ def jwt(claims: object) -> str:
         (jwt({"exp": math.nan}), 240),
         (jwt({"exp": 10**400}), 240),
         (jwt([1]), 240),
-        ("a.\xff.b", 240),
+        ("a.!.b", 240),
         ("opaque", 240),
     ],
 )
@@ -222,6 +222,24 @@ async def test_cut_response_is_retriable() -> None:
 
     with serving(serve) as server:
         with pytest.raises(CredentialsUnavailableError, match="within its response"):
+            await ClientCredentials(config(**settings(server.url()))).token()
+
+
+async def test_proxy_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault is perhaps the proxy's, whose address may hold a password."""
+    monkeypatch.setenv("http_proxy", f"http://me:{SECRET}@localhost:1")
+    monkeypatch.setenv("no_proxy", "direct.test")
+    for host, says in (("id.test", r"through the proxy .*\(http_proxy\): .*"), ("direct.test", "")):
+        wanted = f"http://{host}/token cannot be reached{' ' if says else ': '}{says}"
+        with pytest.raises(CredentialsUnavailableError, match=wanted) as caught:
+            await ClientCredentials(config(**settings(f"http://{host}/token"))).token()
+        assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\n", "\xfc"])
+async def test_impossible_token_is_not_kept(token: str) -> None:
+    with serving(says(None, json.dumps({"access_token": token}))) as server:
+        with pytest.raises(HandshakeError, match="an access_token that is no text without spaces"):
             await ClientCredentials(config(**settings(server.url()))).token()
 
 

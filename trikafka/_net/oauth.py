@@ -23,6 +23,7 @@ from typing import Any
 
 import trio
 
+from .._wire.sasl import is_token
 from ..config import ClientConfig
 from ..config.secrets import secret
 from ..errors import ConfigurationError, HandshakeError, KafkaConnectionError, TrikafkaError
@@ -208,7 +209,7 @@ class ClientCredentials:
                     "(sasl_oauth_cafile names the authorities to trust there)"
                 )
             return CredentialsUnavailableError(
-                f"the token endpoint {place} cannot be reached: {peer_text(why)}"
+                f"the token endpoint {place} cannot be reached{_proxy(self._url)}: {peer_text(why)}"
             )
         except (ValueError, RecursionError, http.client.HTTPException) as error:
             # Its text may contain the address, which may contain a secret.
@@ -255,6 +256,11 @@ class ClientCredentials:
         if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
             return HandshakeError(f"the token endpoint {place} answered without an access_token")
         token = secret(answer["access_token"])
+        if not is_token(token):  # kept, it would fail each authentication of its life
+            return HandshakeError(
+                f"the token endpoint {place} answered with an access_token that is no text without "
+                "spaces and control characters"
+            )
         lifetime = math.nan
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             lifetime = float(answer.get("expires_in") or _life_of(token))
@@ -301,6 +307,18 @@ def _is_in_the_clear(url: str) -> bool:
         return not ipaddress.ip_address(host).is_loopback
     except ValueError:
         return True
+
+
+def _proxy(url: str) -> str:
+    """Return where the proxy comes from that requests to this URL go through; empty without one.
+
+    The proxy's own address may hold a password.
+    """
+    parts = urllib.parse.urlsplit(url)
+    scheme = parts.scheme.lower()
+    if not urllib.request.getproxies().get(scheme) or urllib.request.proxy_bypass(parts.netloc):
+        return ""
+    return f" through the proxy of the environment ({scheme}_proxy)"
 
 
 def _place(url: str) -> str:

@@ -122,11 +122,16 @@ class Scram:
         return hmac.new(key, message, self._hash).digest()
 
 
+def is_token(text: str) -> bool:
+    """Return whether a text can be a token: not empty, and without blanks and control characters."""
+    return bool(text) and text.isascii() and not any(character <= " " for character in text)
+
+
 class OAuthBearer:
     """OAUTHBEARER (RFC 7628) with extensions (KIP-342)."""
 
     def __init__(self, token: str, extensions: Mapping[str, str]) -> None:
-        if not token or not token.isascii() or any(character <= " " for character in token):
+        if not is_token(token):
             raise ValueError("a token is text without spaces and control characters")
         if wrong := wrong_extension(extensions):
             raise ValueError(wrong)
