@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import ssl
 from typing import Any
 
 import pytest
@@ -338,6 +339,67 @@ async def test_proxys_own_error_ends_no_client(autojump_clock: Clock) -> None:
                 await trio.sleep(10)
                 cluster.start(0)
         assert [record.value for record in cluster.records("t", 0)] == [b"1", b"2"]
+
+
+class _Tunnel(trio.abc.Stream):
+    """A stream of a library for tunnels, with exceptions of its own."""
+
+    def __init__(self, inner: trio.abc.Stream) -> None:
+        self.inner = inner
+        self.error: Exception | None = None
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self.error is not None:
+            raise self.error
+        await self.inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """No-op."""
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        if self.error is not None:
+            raise self.error
+        return await self.inner.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError(_LEAK), trio.ClosedResourceError(), EOFError(), ssl.SSLError("x")],
+    ids=lambda e: f"{e!r}"[:5],
+)
+@pytest.mark.parametrize("tls", [False, True])
+async def test_tunnels_own_error_is_a_lost_connection(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, error: Exception, tls: bool
+) -> None:
+    tunnels: list[_Tunnel] = []
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            tunnels.append(_Tunnel(await cluster.dial(host, port)))
+            if tls:
+                tunnels[-1].error = error
+            return tunnels[-1]
+
+        settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": dial}
+        if tls:
+            with pytest.raises(trikafka.BootstrapError):
+                async with trikafka.open_producer(security_protocol="SSL", **settings):
+                    raise AssertionError("it was opened")
+            return
+        async with trikafka.open_producer(**settings) as producer:
+            await producer.send("t", b"1")
+            for tunnel in tunnels:
+                tunnel.error = error
+                await tunnel.inner.aclose()
+            await producer.send("t", b"2")
+        assert [record.value for record in cluster.records("t", 0)] == [b"1", b"2"]
+    assert "hunter2" not in caplog.text
 
 
 async def test_rack_makes_no_other_connection(autojump_clock: Clock) -> None:

@@ -120,7 +120,7 @@ def _of_certificate(
 
 
 def _of_peer(error: ssl.SSLError, node: Node) -> TrikafkaError:
-    reason = error.reason or ""
+    reason = getattr(error, "reason", None) or ""  # absent if Python code has raised it
     if reason in _CLIENT_CERTIFICATE:
         return HandshakeError(f"{node} ended the TLS handshake: {_CLIENT_CERTIFICATE[reason]}")
     if reason in _NOT_TLS:

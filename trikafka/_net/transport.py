@@ -16,14 +16,16 @@ import contextlib
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import trio
 from trio.abc import Stream
 
 from .._wire import _implementation
-from ..errors import DamagedResponseError, ProtocolError
+from ..config.secrets import redacted
+from ..errors import DamagedResponseError, ProtocolError, TrikafkaError
 from .bounds import LEAST
 
 if sys.platform == "linux":
@@ -38,6 +40,8 @@ _CHUNK = 65_536  # the buffer of small frames
 _INT32 = struct.Struct(">i")
 #: The first bytes from a TLS port to a client without TLS.
 _ALERT_OF_TLS = b"\x15\x03"
+#: The exceptions of a bug in a stream, which each further connection would raise.
+_BUGS = (AttributeError, NameError, TypeError, trio.BusyResourceError)
 Views = Sequence[memoryview]
 #: The errors of a stream that is gone.
 STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
@@ -159,7 +163,8 @@ class StreamTransport:
 
     async def receive_into(self, view: memoryview) -> int:
         """See :class:`Transport`."""
-        data = await self._stream.receive_some(len(view))
+        with _as_broken():
+            data = await self._stream.receive_some(len(view))
         view[: len(data)] = data
         return len(data)
 
@@ -167,7 +172,10 @@ class StreamTransport:
         """See :class:`Transport`."""
         # A view in any case: error trackers show the arguments of a frame, and plain bytes may be a
         # password.
-        await self._stream.send_all(views[0] if len(views) == 1 else memoryview(b"".join(views)))
+        with _as_broken():
+            await self._stream.send_all(
+                views[0] if len(views) == 1 else memoryview(b"".join(views))
+            )
 
     def send_now(self, views: Views) -> int:
         """See :class:`Transport`: a stream that is not a socket always waits."""
@@ -178,8 +186,26 @@ class StreamTransport:
         await _close(self._stream)
 
 
+@contextmanager
+def _as_broken() -> Iterator[None]:
+    """Raise what a stream of the user's ``dial`` raises as Trio's error for a broken stream.
+
+    Streams of proxies and tunnels have exceptions of their own. Raised as they are, they would end
+    the client, though the next connection may work. A closed stream counts as broken, too: this
+    client has not closed it. Errors that only a bug raises stay.
+    """
+    try:
+        yield
+    except (trio.BrokenResourceError, OSError, TrikafkaError, *_BUGS):
+        raise
+    except Exception as error:
+        what = redacted(f"{type(error).__name__}: {error}")
+        raise trio.BrokenResourceError(f"its stream failed: {what}") from error
+
+
 async def _close(stream: Stream) -> None:
-    with contextlib.suppress(*STREAM_ERRORS):
+    # Whatever a stream raises here, it is not used any more.
+    with contextlib.suppress(Exception):
         await trio.aclose_forcefully(stream)
 
 
