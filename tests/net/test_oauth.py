@@ -553,6 +553,13 @@ async def test_assertion_file_is_read_each_time(
             "passphrase is wrong, or missing",
         ),
         (
+            {
+                "sasl_oauth_assertion_private_key_file": pem(RSA_KEY),
+                "sasl_oauth_assertion_private_key_passphrase": SECRET,
+            },
+            "or it is not encrypted, and needs no sasl_oauth_assertion_private_key_passphrase",
+        ),
+        (
             {"sasl_oauth_assertion_private_key_file": f"/no/{SECRET}"},
             "cannot read the file: No such file",
         ),

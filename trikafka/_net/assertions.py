@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ClientConfig
-from ..config.secrets import plain, secret
+from ..config.secrets import holds_secret, plain, secret
 from ..errors import ConfigurationError
 from .tls_context import pem_lines
 
@@ -97,6 +97,10 @@ def _key(config: ClientConfig) -> Any:
     if "ENCRYPTED" in text:
         passphrase = "sasl_oauth_assertion_private_key_passphrase"
         wrong = f"{_KEY}: the key cannot be decrypted: {passphrase} is wrong, or missing"
+    elif password is not None and "PRIVATE KEY-----" in text:
+        wrong += (
+            "; or it is not encrypted, and needs no sasl_oauth_assertion_private_key_passphrase"
+        )
     try:
         return load_pem_private_key(text.encode(), None if password is None else password.encode())
     except (ValueError, TypeError):
@@ -127,15 +131,17 @@ def _template(path: str | None) -> dict[str, dict[str, Any]]:
 
 
 def _read(name: str, path: str) -> str:
+    wrong = "this is not the path of a text file"
     try:
         return secret(Path(path).read_bytes().decode())
     except OSError as error:
-        # A key may have been given in place of its path, so that value is not shown.
-        shown = "" if name == _KEY else f" {plain(path)!r}"
-        raise ConfigurationError(f"{name}: cannot read the file{shown}: {error.strerror}") from None
+        # A key or a token may have been given in place of its path, so that value is not shown.
+        shown = "" if name == _KEY or holds_secret(path) else f" {plain(path)!r}"
+        wrong = f"cannot read the file{shown}: {error.strerror}"
     except ValueError:
         pass
-    raise ConfigurationError(f"{name}: this is not the path of a text file")
+    # Raised here: the errors above keep the path, and would be the context of this one.
+    raise ConfigurationError(f"{name}: {wrong}")
 
 
 def _encoded(content: bytes) -> str:

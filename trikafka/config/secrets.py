@@ -21,6 +21,8 @@ _IN_WORDS = (
 )
 #: A part of every private key in PEM.
 _KEY = "PRIVATE KEY-----"
+#: A header in base64 begins with '{"'.
+_WEB_TOKEN = re.compile(r"eyJ[\w-]*\.[\w-]+\.[\w-]*")
 Value = TypeVar("Value")
 
 
@@ -84,12 +86,17 @@ def plain(value: Value) -> Value:
 def holds_secret(value: object) -> bool:
     """Return whether a value that is usually public may contain a secret.
 
-    It may if it has a private key, or both ``:`` and ``@``, as in ``user:password@host``.
+    It may if it has a private key, or both ``:`` and ``@``, as in ``user:password@host``, or if it
+    is a JSON web token.
     """
     if isinstance(value, bytes | bytearray):
         value = value.decode("latin-1")
     if isinstance(value, str):
-        return _KEY in value or ("@" in value and ":" in value)
+        return (
+            _KEY in value
+            or ("@" in value and ":" in value)
+            or _WEB_TOKEN.fullmatch(value.strip()) is not None
+        )
     return isinstance(value, list | tuple) and any(map(holds_secret, value))
 
 
