@@ -301,3 +301,19 @@ async def test_secret_in_an_error_of_a_library_is_hidden(text: str, step: str) -
     search = Search(MARK)
     search.text("error", f"{caught.value}")
     search.verify()
+
+
+async def test_bare_key_in_place_of_its_path_is_hidden(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Some stores of secrets keep a key without the lines around it."""
+    body = "".join(_LEAF.private_key_pem.bytes().decode().splitlines()[1:-1])
+    settings: dict[str, Any] = {**TLS, "ssl_certfile": CHAIN, "ssl_keyfile": body}
+    assert body not in repr(ConsumerConfig.build(settings))
+    with pytest.raises(trikafka.ConfigurationError) as caught:
+        async with trikafka.open_admin(bootstrap_servers="localhost:9", **settings):
+            raise AssertionError("it was opened")
+    search = Search(body[:60])
+    search.error(caught.value)
+    search.log(caplog.records)
+    search.verify()

@@ -23,6 +23,9 @@ _IN_WORDS = (
 _KEY = "PRIVATE KEY-----"
 #: A header in base64 begins with '{"'.
 _WEB_TOKEN = re.compile(r"eyJ[\w-]*\.[\w-]+\.[\w-]*")
+#: A private key without its first and last line, as some stores of secrets have it: the first
+#: letters are those of a key in DER.
+_BARE_KEY = re.compile(r"(?:MII|MIG|MHc|MC4)[A-Za-z0-9+/=\s]{40,}")
 Value = TypeVar("Value")
 
 
@@ -86,8 +89,8 @@ def plain(value: Value) -> Value:
 def holds_secret(value: object) -> bool:
     """Return whether a value that is usually public may contain a secret.
 
-    It may if it has a private key, or both ``:`` and ``@``, as in ``user:password@host``, or if it
-    is a JSON web token.
+    It may if it has a private key, with or without its first line, or both ``:`` and ``@``, as in
+    ``user:password@host``, or if it is a JSON web token.
     """
     if isinstance(value, bytes | bytearray):
         value = value.decode("latin-1")
@@ -96,6 +99,7 @@ def holds_secret(value: object) -> bool:
             _KEY in value
             or ("@" in value and ":" in value)
             or _WEB_TOKEN.fullmatch(value.strip()) is not None
+            or _BARE_KEY.fullmatch(value.strip()) is not None
         )
     return isinstance(value, list | tuple) and any(map(holds_secret, value))
 
