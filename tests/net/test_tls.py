@@ -238,6 +238,47 @@ async def test_bad_certificates_are_explained(
     assert f"{node.host}:{node.port}" in str(caught.value)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_wrong_name_gets_no_client_certificate(version: ssl.TLSVersion) -> None:
+    """The names of the broker's certificate, for the error, come from a second connection."""
+    shown: list[object] = []
+
+    async def serve(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        await stream.do_handshake()
+        shown.append(stream.getpeercert(binary_form=True))
+
+    context = server_context(AUTHORITY.issue_cert("other.test"), maximum_version=version)
+    AUTHORITY.configure_trust(context)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    own = AUTHORITY.issue_cert("client@test")
+    async with serving(context, serve) as node:
+        with pytest.raises(HandshakeError, match=r"is for 'other\.test', not for 'localhost'"):
+            await connect(
+                node,
+                ssl_certfile="".join(each.bytes().decode() for each in own.cert_chain_pems),
+                ssl_keyfile=own.private_key_pem.bytes().decode(),
+            )
+        await trio.testing.wait_all_tasks_blocked(0.05)
+    assert set(shown) <= {None}
+
+
+@pytest.mark.parametrize("error", [trio.TooSlowError(), KafkaConnectionError("no")])
+async def test_wrong_name_is_named_if_no_names_come(error: Exception) -> None:
+    dialled = 0
+
+    async def once(host: str, port: int) -> trio.SocketStream:
+        nonlocal dialled
+        dialled += 1
+        if dialled > 1:
+            raise error
+        return await dial(host, port)
+
+    given = config(security_protocol="SSL", ssl_cafile=PEM)
+    async with serving(server_context(AUTHORITY.issue_cert("other.test"))) as node:
+        with pytest.raises(HandshakeError, match="is for another name, not for 'localhost'"):
+            await Security(given).connect(once, node)
+
+
 async def test_host_name_check_can_be_switched_off() -> None:
     async with serving(server_context(AUTHORITY.issue_cert("kafka.test"))) as node:
         await (await connect(node, ssl_check_hostname=False)).aclose()

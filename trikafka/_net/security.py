@@ -11,7 +11,7 @@ import trio
 from trio.abc import Stream
 
 from ..config import ClientConfig
-from ..errors import KafkaConnectionError
+from ..errors import KafkaConnectionError, TrikafkaError
 from ..types import Node
 from .session import Authenticate
 from .tickets import Resumption
@@ -81,14 +81,17 @@ class Security:
     async def _names(self, dial: Dial, node: Node) -> str | None:
         """Return the names in the broker's certificate, for an error's text.
 
-        They are asked for by another connection, which sends nothing.
+        They are asked for by another connection, which sends nothing: not even this client's
+        certificate, which is for the dialled name alone. Whatever fails there hides no error.
         """
         if self._config.ssl_context is not None:
             return None
-        context = make_context(self._config)
-        context.check_hostname = False
         names: str | None = None
-        with contextlib.suppress(OSError, EOFError, trio.BrokenResourceError):
+        with contextlib.suppress(
+            OSError, EOFError, trio.BrokenResourceError, trio.TooSlowError, TrikafkaError
+        ):
+            context = make_context(self._config, anonymous=True)
+            context.check_hostname = False
             transport = transport_of(await dial(node.host, node.port))
             try:
                 tls = _secured(transport, context, node)

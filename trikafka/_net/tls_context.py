@@ -192,8 +192,10 @@ class TlsContexts:
         return seen
 
 
-def make_context(config: ClientConfig) -> ssl.SSLContext:
+def make_context(config: ClientConfig, *, anonymous: bool = False) -> ssl.SSLContext:
     """Make a client's context, for TLS 1.2 and 1.3, from the settings.
+
+    An ``anonymous`` context presents no certificate of the client.
 
     Raises:
         ConfigurationError: A file or the ciphers cannot be used. The message names the setting.
@@ -217,7 +219,7 @@ def make_context(config: ClientConfig) -> ssl.SSLContext:
             raise ConfigurationError(
                 f"ssl_ciphers: OpenSSL knows no cipher of {config.ssl_ciphers!r}"
             ) from None
-    if config.ssl_certfile is not None:
+    if config.ssl_certfile is not None and not anonymous:
         _present(context, config)
     return context
 
