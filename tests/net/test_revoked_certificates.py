@@ -13,8 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from netting import config
-from test_tls import AUTHORITY, OTHER, PEM, connect, receive, server_context, serving
+from test_tls import AUTHORITY, OTHER, PEM, connect, dial, receive, server_context, serving
 
+from trikafka._net.security import Security
 from trikafka._net.tls_context import make_context
 from trikafka.errors import ConfigurationError, HandshakeError
 
@@ -167,3 +168,17 @@ async def test_file_without_whole_lists_is_refused(
     file.write_bytes(content)
     with pytest.raises(ConfigurationError, match=f"ssl_crlfile: .*{says}"):
         make_context(config(security_protocol="SSL", ssl_cafile=PEM, ssl_crlfile=str(file)))
+
+
+async def test_list_renewed_in_a_directory_is_read(tmp_path: Path) -> None:
+    """A program that renews the list may write into the same file."""
+    leaf = AUTHORITY.issue_cert("localhost")
+    file = tmp_path / "9d66eef0.r0"
+    file.write_text(revocations())
+    given = config(security_protocol="SSL", ssl_cafile=PEM, ssl_crlfile=str(tmp_path))
+    security = Security(given)
+    async with serving(server_context(leaf)) as node:
+        await (await security.connect(dial, node)).aclose()
+        file.write_text(revocations(leaf))
+        with pytest.raises(HandshakeError, match="was revoked"):
+            await security.connect(dial, node)

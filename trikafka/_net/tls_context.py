@@ -181,6 +181,7 @@ class TlsContexts:
         paths = [config.ssl_cafile, config.ssl_certfile, config.ssl_keyfile, config.ssl_crlfile]
         if config.ssl_cafile is None:
             paths += _system_paths()
+        paths += _lists_in(config.ssl_crlfile)
         seen: list[tuple[int, int, int] | None] = []
         for text in paths:
             if text is not None and _PEM not in text:
@@ -190,6 +191,26 @@ class TlsContexts:
                 except (OSError, ValueError):  # There is no such file, or the text is no path.
                     seen.append(None)
         return seen
+
+
+def _lists_in(given: str | None) -> list[str]:
+    """Return the lists of revoked certificates in a directory.
+
+    They are loaded once, and a program that renews them may write into the same files, which leaves
+    the directory as it was. Authorities in a directory are read by OpenSSL, when it needs them.
+    """
+    if given is None or _PEM in given:
+        return []
+    try:
+        return [str(Path(given, name)) for name in _hashed_in(given, revoked=True)]
+    except (OSError, ValueError):  # a file, or no path
+        return []
+
+
+def _hashed_in(directory: str, *, revoked: bool) -> list[str]:
+    """Return the names in a directory that OpenSSL would search, or of those only the lists."""
+    named = [entry for entry in sorted(os.listdir(directory)) if _HASHED.fullmatch(entry)]
+    return [entry for entry in named if entry[9] == "r"] if revoked else named
 
 
 def make_context(config: ClientConfig, *, anonymous: bool = False) -> ssl.SSLContext:
@@ -262,9 +283,7 @@ def _trust_directory(context: ssl.SSLContext, name: str, path: str) -> None:
     ``ssl.ca.location`` of librdkafka. Revoked ones are loaded here, file by file: otherwise OpenSSL
     would also trust the authorities that lie beside them.
     """
-    named = [entry for entry in sorted(os.listdir(path)) if _HASHED.fullmatch(entry)]
-    if name == "ssl_crlfile":
-        named = [entry for entry in named if entry[9] == "r"]
+    named = _hashed_in(path, revoked=name == "ssl_crlfile")
     if not named:
         example = "9d66eef0.r0" if name == "ssl_crlfile" else "9d66eef0.0"
         raise ConfigurationError(
