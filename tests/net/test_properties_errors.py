@@ -129,3 +129,13 @@ def test_value_that_is_no_number_is_kept(name: str, setting: str, value: Any) ->
     assert found[setting] == value
     with pytest.raises(ConfigurationError, match=setting):
         ProducerConfig.take(found)
+
+
+def test_placeholders_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Java fills them in where the file names config.providers, which is refused here."""
+    jaas = 'x.PlainLoginModule required username=a password="${file:/run/s.properties:pw}";'
+    from_properties({"sasl.jaas.config": jaas, "client.id": "${env:HOSTNAME}", "group.id": "${x}"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "these properties hold placeholders such as ${env:NAME}, which are used as they are: "
+        "sasl.jaas.config, client.id; fill them in before"
+    ]

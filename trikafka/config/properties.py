@@ -42,6 +42,8 @@ _LEVEL = "compression.level"
 _LEVELS = {"gzip": (1, 9), "lz4": (1, 12), "zstd": (0, 12)}
 #: A name that has one of these words, in any case and after any prefix, is about security.
 _ABOUT_SECURITY = frozenset(("ssl", "sasl", "security"))
+#: A variable of Java's ``config.providers``. Each search ends at the first brace.
+_PLACEHOLDER = re.compile(r"\$\{[a-zA-Z][\w.-]*:[^${}]+\}")
 _WORD = re.compile(r"[a-z0-9]+")
 #: The ends of names whose values keep their blanks.
 _AS_WRITTEN = ("password", "passphrase", "secret")
@@ -120,6 +122,7 @@ def read_settings(
     properties from several places then calls :func:`behave_as_librdkafka` with all of them.
     """
     properties = _hidden(properties)
+    _warn_of_placeholders(properties)
     known = {
         name: found
         for cls in (ShareConsumerConfig, AdminConfig, ConsumerConfig, ProducerConfig)
@@ -177,6 +180,25 @@ def read_settings(
         name: value if known[name].secret or holds_secret(value) else plain(value)
         for name, value in settings.items()
     }
+
+
+def _warn_of_placeholders(properties: Mapping[str, Any]) -> None:
+    """Log the names of properties that another program was to fill in.
+
+    With Java's client too, such a value is used as it is where no ``config.providers`` is given. A
+    broker then refuses the password, and no error says why.
+    """
+    names = [
+        name
+        for name, value in properties.items()
+        if isinstance(value, str) and _PLACEHOLDER.search(value) is not None
+    ]
+    if names:
+        _log.warning(
+            "these properties hold placeholders such as ${env:NAME}, which are used as they are: "
+            "%s; fill them in before",
+            ", ".join(names),
+        )
 
 
 def _name_the_level(rest: MutableMapping[str, Any]) -> list[str]:
