@@ -115,3 +115,9 @@ async def test_wrong_credentials_are_not_shown(msk: Any, wrong: dict[str, Any] |
     search = Search(MARK)
     search.error(caught.value)
     search.verify()
+
+
+async def test_trailing_dot_is_not_signed(msk: Any) -> None:
+    make = msk.MskIam(lambda: msk.AwsCredentials("id", "key", "eu-central-1")).trikafka_sasl
+    mechanism = make("AWS_MSK_IAM", None)(Node(1, f"{HOST}.", 9198))
+    assert json.loads(await mechanism.first())["host"] == HOST

@@ -140,7 +140,8 @@ class MskIam:
         self, mechanism: str, config: ClientConfig
     ) -> Callable[[Node], object] | None:
         return (
-            (lambda node: _Conversation(self._credentials, node.host))
+            # The dot of an absolute name in DNS is no part of the host that is signed.
+            (lambda node: _Conversation(self._credentials, node.host.removesuffix(".")))
             if mechanism == "AWS_MSK_IAM"
             else None
         )
