@@ -10,12 +10,14 @@ from piping import settings
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import ErrorCode, OffsetSpec, PartitionInfo, TopicPartition
+from trikafka import AdminErrors, ErrorCode, OffsetSpec, PartitionInfo, TopicPartition
 from trikafka.cli.deleting_offsets import stored_places
 from trikafka.cli.health import Health, Trouble, examine, report, summary
 from trikafka.cli.offsets import Ends, Found, found_at, found_ends, parse_at
 from trikafka.cli.partly import noted_errors
-from trikafka.cli.resetting import look_up_led
+from trikafka.cli.resetting import look_up_led, reset
+from trikafka.cli.running import sentence
+from trikafka.cli.start import At, Start
 from trikafka.testing import ScriptedCluster
 
 
@@ -133,6 +135,49 @@ async def test_partition_without_a_leader_is_not_awaited(autojump_clock: Clock) 
                 await work
         assert await look_up_led(admin, {"t": {0}}) == [t0]
         assert trio.current_time() == began
+
+
+async def test_reset_of_all_topics_awaits_no_leader(autojump_clock: Clock) -> None:
+    """The wait took a minute, and its error listed the other partitions as done."""
+    async with (
+        ScriptedCluster(topics={"t": 3}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        places = [TopicPartition("t", number) for number in range(2)]
+        await admin.alter_group_offsets("g", dict.fromkeys(places, 0))
+        to_end = Start(At.END)
+        assert await reset(admin, "g", None, to_end, acts=True) == [(tp, 0, 0) for tp in places]
+        cluster.move_leader("t", 2, None)  # the group has no offset of this one
+        assert len(await reset(admin, "g", None, to_end, acts=False)) == 2
+        cluster.move_leader("t", 1, None)
+        began = trio.current_time()
+        with pytest.raises(click.ClickException, match="t-1: no leader at the moment"):
+            await reset(admin, "g", None, to_end, acts=False)
+        assert trio.current_time() == began
+
+
+async def test_failed_look_up_did_nothing(autojump_clock: Clock) -> None:
+    """Its error named the offsets that were looked up: 'done: t-0'."""
+    async with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+
+        async def hide_t1(request: object, default: object) -> object:
+            response = await default()  # type: ignore[operator]
+            for part in response.topics[0].partitions:
+                if part.partition_index == 1:
+                    part.error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return response
+
+        cluster.on("ListOffsets", hide_t1)
+        with pytest.raises(AdminErrors) as caught:
+            await reset(admin, "g", {"t": None}, Start(At.END), acts=True)
+        text, code = sentence(caught.value)
+        assert text.splitlines()[0] == "1 of 1 failed"
+        assert "t-1" in text
+        assert "done" not in text
+        assert code == 1
 
 
 def test_places_of_offsets() -> None:

@@ -33,6 +33,7 @@ from ..types import OffsetSpec, TopicPartition
 from .admin import no_topic
 from .consuming import ConsumePlan, Consuming
 from .delivered import Delivered
+from .partly import whole
 from .progress import warn
 from .running import LEAVING_LIMIT, Stop
 
@@ -263,7 +264,7 @@ class Copying(Consuming):
         self, wanted: Mapping[TopicPartition, OffsetSpec | int]
     ) -> dict[TopicPartition, int | None]:
         async with open_admin(**_of_admin(self._settings)) as admin:
-            found = await admin.list_offsets(wanted)
+            found = await whole(admin.list_offsets(wanted))
         return {tp: None if place is None else place.offset for tp, place in found.items()}
 
     # Records.

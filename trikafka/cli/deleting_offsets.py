@@ -9,7 +9,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import changed, consumer_groups
+from .partly import changed, consumer_groups, whole
 from .resetting import execute_option, parse_topics, topics_option
 from .tables import partition_json, say, say_json, table
 
@@ -38,7 +38,8 @@ def delete_offsets(
 
     async def work(admin: Admin) -> list[tuple[TopicPartition, int]]:
         # Without the right to see the group, this fails. The list of groups would leave it out.
-        stored = {tp: at.offset for tp, at in (await admin.list_group_offsets(group)).items()}
+        committed = await whole(admin.list_group_offsets(group))
+        stored = {tp: at.offset for tp, at in committed.items()}
         await consumer_groups(admin, [group], "delete --topic TOPIC")
         found = stored_places(group, stored, chosen)
         if execute:

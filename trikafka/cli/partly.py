@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..types import PartitionInfo, TopicPartition
 
 K = TypeVar("K")
+T = TypeVar("T")
 V = TypeVar("V")
 
 #: The key of the noted failures in the context of the running command.
@@ -105,6 +106,22 @@ async def others(call: Awaitable[Mapping[K, V]], *, of: str = "") -> Mapping[K, 
         named = {f"{of}, {key}" if of else key: each for key, each in errors.failures.items()}
         fail_later(AdminErrors.of(named, errors.results))
         return errors.results
+
+
+async def whole(call: Awaitable[T]) -> T:
+    """Return the results of a call that a command needs as a whole.
+
+    The error does not list what the call gave: these parts would look as if they were done.
+
+    Raises:
+        TrikafkaError: The call failed, at least in part.
+    """
+    from ..errors import AdminErrors
+
+    try:
+        return await call
+    except AdminErrors as errors:
+        raise AdminErrors.of(errors.failures, {}) from errors
 
 
 async def beside(calls: Mapping[str, Awaitable[Mapping[Any, Any]]]) -> list[Mapping[Any, Any]]:

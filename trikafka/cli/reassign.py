@@ -11,7 +11,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import changed, known_topics
+from .partly import changed, known_topics, whole
 from .progress import warn
 from .reassign_plan import Plan, Replicas, check_brokers, elsewhere, place_replicas, read_plan
 from .resetting import execute_option, look_up, parse_topics, partitions_of, topics_option
@@ -397,7 +397,7 @@ async def _under_way(admin: Admin, chosen: Mapping[str, set[int] | None]) -> dic
     partitions = None
     if chosen:
         partitions, _ = await look_up(admin, chosen)
-    return await admin.list_partition_reassignments(partitions)
+    return await whole(admin.list_partition_reassignments(partitions))
 
 
 async def _moving(
@@ -412,7 +412,7 @@ async def _moving(
     from ..errors import AuthorizationError
 
     try:
-        return await admin.list_partition_reassignments(partitions)
+        return await whole(admin.list_partition_reassignments(partitions))
     except AuthorizationError:
         if needed:
             raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .partly import fail_later
+from .partly import fail_later, whole
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -120,7 +120,7 @@ async def elsewhere(
         return {}
     places = {TopicPartition(one.topic, one.partition) for one in directories}
     brokers = {one.broker for one in directories}
-    found = await admin.describe_log_dirs(brokers, partitions=places)
+    found = await whole(admin.describe_log_dirs(brokers, partitions=places))
     todo = {}
     for one, path in directories.items():
         if path not in found[one.broker]:

@@ -9,7 +9,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import others
+from .partly import others, whole
 from .resetting import (
     Shift,
     execute_option,
@@ -67,7 +67,7 @@ def delete(
         from ..types import OffsetSpec
 
         partitions = await look_up_led(admin, chosen)
-        begins = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+        begins = await whole(admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST)))
         offsets: Mapping[TopicPartition, int] = await offsets_at(
             admin, place, partitions, {}, deletes=True
         )

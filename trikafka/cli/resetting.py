@@ -12,7 +12,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import changed, known_topics, no_leader
+from .partly import changed, known_topics, no_leader, whole
 from .progress import warn
 from .start import At, Start, check_come, not_come, parse
 from .tables import say, say_json, table
@@ -129,21 +129,27 @@ async def look_up_led(admin: Admin, chosen: Mapping[str, set[int] | None]) -> li
     Raises:
         click.ClickException: As :func:`look_up`, or a partition has no leader.
     """
-    from ..types import TopicPartition
-
     partitions, topics = await look_up(admin, chosen)
-    lost = {
-        TopicPartition(info.topic, info.partition)
-        for name in chosen
-        for info in topics[name]
-        if info.leader is None
+    check_led(partitions, topics)
+    return partitions
+
+
+def check_led(
+    partitions: Iterable[TopicPartition], topics: Mapping[str, list[PartitionInfo]]
+) -> None:
+    """Refuse partitions without a leader: an admin client would wait for one.
+
+    Raises:
+        click.ClickException: A partition has no leader.
+    """
+    leaders = {
+        (info.topic, info.partition): info.leader for infos in topics.values() for info in infos
     }
     for tp in partitions:
-        if tp in lost:
+        if leaders.get(tp, 0) is None:
             raise click.ClickException(
                 f"{no_leader(str(tp))}; -t {tp.topic}:P,... names only some partitions"
             )
-    return partitions
 
 
 async def offsets_at(
@@ -161,11 +167,11 @@ async def offsets_at(
     """
     from ..types import OffsetSpec
 
-    begins = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    begins = await whole(admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST)))
+    ends = await whole(admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST)))
     times = {}
     if isinstance(place, Start) and place.at is At.TIME:
-        times = await admin.list_offsets(dict.fromkeys(partitions, place.value))
+        times = await whole(admin.list_offsets(dict.fromkeys(partitions, place.value)))
         if deletes:
             check_come(place, times.values())
         elif (why := not_come(place, times.values())) is not None:
@@ -229,23 +235,42 @@ def reset_offsets(
     if bool(chosen) is all_topics:
         raise click.UsageError("give --topic, or --all-topics")
 
-    async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
-        # Without the right to see the group, this fails. The list of groups would leave it out.
-        stored = {tp: at.offset for tp, at in (await admin.list_group_offsets(group)).items()}
-        await check_group(admin, group)
-        if all_topics:
-            partitions = sorted(stored)
-            if not partitions:
-                raise click.ClickException(f"group {group!r} has no offsets; give --topic")
-        else:
-            partitions = await look_up_led(admin, chosen)
-        offsets = await offsets_at(admin, place, partitions, stored)
-        done = partitions
-        if execute:
-            done = await changed(partitions, admin.alter_group_offsets(group, offsets))
-        return [(tp, stored.get(tp), offsets[tp]) for tp in done]
+    wanted = None if all_topics else chosen
+    rows = ask(common, lambda admin: reset(admin, group, wanted, place, acts=execute))
+    say_reset(group, rows, "OFFSET", output, executed=execute)
 
-    say_reset(group, ask(common, work), "OFFSET", output, executed=execute)
+
+async def reset(
+    admin: Admin,
+    group: str,
+    chosen: Mapping[str, set[int] | None] | None,
+    place: Start | Shift,
+    *,
+    acts: bool,
+) -> list[tuple[TopicPartition, int | None, int]]:
+    """Set a group's committed offsets to a place, if the command acts.
+
+    ``None`` stands for all partitions of which the group has offsets.
+
+    Returns:
+        The partitions with their offsets before and after.
+    """
+    # Without the right to see the group, this fails. The list of groups would leave it out.
+    committed = await whole(admin.list_group_offsets(group))
+    stored = {tp: at.offset for tp, at in committed.items()}
+    await check_group(admin, group)
+    if chosen is None:
+        partitions = sorted(stored)
+        if not partitions:
+            raise click.ClickException(f"group {group!r} has no offsets; give --topic")
+        check_led(partitions, await admin.list_topics(include_internal=True))
+    else:
+        partitions = await look_up_led(admin, chosen)
+    offsets = await offsets_at(admin, place, partitions, stored)
+    done = partitions
+    if acts:
+        done = await changed(partitions, admin.alter_group_offsets(group, offsets))
+    return [(tp, stored.get(tp), offsets[tp]) for tp in done]
 
 
 def say_reset(

@@ -10,7 +10,7 @@ import click
 from .admin import ask, chosen
 from .deleting import delete_groups
 from .options import Common, common_options, output_option
-from .partly import changed, each, every_group, existing, named_groups, others
+from .partly import changed, each, every_group, existing, named_groups, others, whole
 from .resetting import (
     check_group,
     execute_option,
@@ -202,7 +202,7 @@ def reset_offsets(
 
     async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
         partitions = await look_up_led(admin, wanted)
-        places = (await admin.list_share_group_offsets({group: partitions}))[group]
+        places = (await whole(admin.list_share_group_offsets({group: partitions})))[group]
         stored = {tp: at.start_offset for tp, at in places.items()}
         await check_group(admin, group, share=True)
         new = await offsets_at(admin, place, partitions, stored)

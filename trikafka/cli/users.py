@@ -12,7 +12,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import others
+from .partly import others, whole
 from .resetting import execute_option
 from .running import Signalled, signals_raised
 from .suggesting import Suggesting
@@ -129,7 +129,7 @@ def delete(common: Common, user: str, mechanism: str, execute: bool, output: str
         if execute:
             await admin.alter_user_scram_credentials({user: change})
             return
-        found = await admin.describe_user_scram_credentials()
+        found = await whole(admin.describe_user_scram_credentials())
         if not any(one.mechanism == mechanism for one in found.get(user, ())):
             near = get_close_matches(user, found, n=1)
             hint = f"; did you mean {near[0]!r}?" if near and near[0] != user else ""
