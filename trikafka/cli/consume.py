@@ -174,7 +174,11 @@ def reading(
     from .start import At, parse
 
     given = common.settings(ConsumerConfig)
-    group = group or given.pop("group_id", None)
+    own = given.pop("group_id", None)
+    group = own if group is None else group
+    # Often a variable that is not set. Without the group, a copy would begin at the beginning again.
+    if group == "":
+        raise click.UsageError("the group's name is empty; leave it out to read without a group")
     begin = parse(start) if start is not None else None
     if (
         group is not None

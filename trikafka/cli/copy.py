@@ -91,6 +91,8 @@ def command(
     from .record_lines import json_format
 
     topics = tuple(chosen("topic", names))
+    if to_topic == "":  # often a variable that is not set
+        raise click.UsageError("--to-topic is empty; leave it out to keep the names")
     target = target_of(common, to_servers, to_config_file, to_properties)
     if target is None and (to_topic is None or to_topic in topics):
         raise click.UsageError(

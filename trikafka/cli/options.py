@@ -67,7 +67,9 @@ class Common:
             behave_as_librdkafka(found, dict(self.from_file + self.properties), client)
         if self.bootstrap_servers is not None:
             found["bootstrap_servers"] = self.bootstrap_servers
-        elif not found.get("bootstrap_servers") and not found.get("bootstrap_controllers"):
+        # An empty value is an error, as Java's is: it is often a variable that is not set, and the
+        # command would reach another cluster.
+        elif found.keys().isdisjoint(("bootstrap_servers", "bootstrap_controllers")):
             found["bootstrap_servers"] = _servers_of_environment()
         return {**found, **more}
 
