@@ -172,6 +172,42 @@ async def test_copy_makes_the_missing_topic(
     assert "made it with 3 partitions, as 't' has and its settings (cleanup.policy)" in printed
 
 
+async def test_refused_copy_makes_no_topic(autojump_clock: Clock) -> None:
+    """A misspelled name, or a topic with too few partitions, is found before one is made."""
+    async with (
+        ScriptedCluster(topics={"t": 2, "u": 3}) as here,
+        ScriptedCluster(topics={"u": 1}, cluster_id="other") as there,
+        trikafka.open_admin(**settings(there)) as admin,
+    ):
+        with pytest.raises(click.ClickException, match="topic 'nowhere' does not exist"):
+            await copied(here, there, "t", "nowhere")
+        with pytest.raises(click.ClickException, match="topic 'u' has 3 partitions, and 'u' only"):
+            await copied(here, there, "t", "u", keep_partitions=True)
+        assert list(await admin.list_topics()) == ["u"]
+        # A topic for several has the partitions of the one with the most.
+        await copied(here, there, "t", "u", to="both", keep_partitions=True)
+        assert len((await admin.list_topics())["both"]) == 3
+
+
+async def test_copy_warns_of_append_time(
+    autojump_clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1, "u": 1}) as here,
+        ScriptedCluster(topics={"t": 1, "u": 1}, cluster_id="other") as there,
+        trikafka.open_admin(**settings(there)) as admin,
+    ):
+        append = {"message.timestamp.type": "LogAppendTime"}
+        await admin.alter_configs({ConfigResource("topic", "t"): append})
+        await copied(here, there, "t", "u")
+        said = capsys.readouterr().err
+        assert said.count("Warning") == 1
+        assert "topic 't' has message.timestamp.type=LogAppendTime: the copies" in said
+        there.fail("DescribeConfigs", ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+        await copied(here, there, "t", "u")
+        assert capsys.readouterr().err == ""
+
+
 async def test_copy_into_itself_is_refused(autojump_clock: Clock) -> None:
     """Another address of the same cluster is the same cluster."""
     async with (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,6 +44,8 @@ _MOST = 64
 _COMMIT_EVERY = 5.0
 #: Seconds until a topic that was made is known to the producer.
 _KNOWN_WITHIN = 30.0
+#: Seconds for the look-up of settings on which only a warning depends.
+_SETTINGS_WITHIN = 5.0
 #: Settings of a topic that are not copied to the one that is made: the first would replace the
 #: timestamps, the others name brokers of this cluster.
 _NOT_COPIED = {
@@ -183,21 +186,47 @@ class Copying(Consuming):
             click.ClickException: It is not, or has not; or it is the topic that is read.
         """
         await self._check_clusters(consumer)
+        sources: dict[str, dict[str, int]] = {}
         for topic in self._plan.topics:
             here = len(await consumer.partitions_for(topic))
             if not here:
                 raise await no_topic(self._settings, topic)
-            to = self._to or topic
+            sources.setdefault(self._to or topic, {})[topic] = here
+        # All topics are checked before the first one is made, so that an error leaves none behind.
+        missing = []
+        for to, of in sources.items():
             there = len(await self._producer.partitions_for(to))
-            if not there:
-                if not self._create:
-                    raise await no_topic(self._target, to)
-                there = await self._make(topic, to, here)
+            if there:
+                self._check_partitions(of, to, there)
+            elif not self._create:
+                raise await no_topic(self._target, to)
+            else:
+                missing.append(to)
+        for to in missing:
+            like = max(sources[to], key=sources[to].__getitem__)  # the others fit into it, too
+            self._check_partitions(sources[to], to, await self._make(like, to, sources[to][like]))
+        await self._warn_of_append_time(sources)
+
+    def _check_partitions(self, sources: Mapping[str, int], to: str, there: int) -> None:
+        for topic, here in sources.items():
             if self._keep_partitions and there < here:
                 raise click.ClickException(
                     f"topic {topic!r} has {here} partitions, and {to!r} only {there}: without "
                     "--keep-partitions keys decide"
                 )
+
+    async def _warn_of_append_time(self, topics: Collection[str]) -> None:
+        """Warn of topics whose broker replaces the timestamps of records."""
+        # Only a warning depends on the look-up: without the right to see the settings there is none.
+        with suppress(TrikafkaError):
+            async with open_admin(**_of_admin(self._target)) as admin:
+                asked = admin.topic_configs(topics, include_defaults=True, timeout=_SETTINGS_WITHIN)
+                for topic, config in (await asked).items():
+                    if config.get("message.timestamp.type") == "LogAppendTime":
+                        warn(
+                            f"topic {topic!r} has message.timestamp.type=LogAppendTime: the copies "
+                            "of records get the time of the copy"
+                        )
 
     async def _check_clusters(self, consumer: Consumer) -> None:
         """Check that no topic is copied into itself: another address may be the same cluster."""
