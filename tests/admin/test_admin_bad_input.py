@@ -279,3 +279,67 @@ async def test_error_names_all_brokers(autojump_clock: trio.testing.MockClock) -
         cluster.on("IncrementalAlterConfigs", refuse)
         with pytest.raises(BrokerResponseError, match=r"all brokers \(no such value\)"):
             await admin.alter_configs({ConfigResource("broker", ""): {"x": 1}})
+
+
+#: A broker closes the connection when it reads a longer text.
+LONG = "ü" * 16_384
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda admin: admin.delete_topics([LONG]), "'name' has 32768 bytes, and a text in a"),
+        (lambda admin: admin.create_topics({LONG: NewTopic(1, 1)}), "'name' has 32768 bytes"),
+        (lambda admin: admin.describe_groups([LONG]), "'key' has 32768 bytes"),
+        (
+            lambda admin: admin.alter_configs({ConfigResource("topic", "t"): {"x": LONG}}),
+            "'value' has 32768 bytes",
+        ),
+        (lambda admin: admin.list_offsets({TopicPartition("x" * 250, 0): 0}), "Kafka allows 249"),
+    ],
+)
+async def test_overlong_text_is_refused(
+    autojump_clock: trio.testing.MockClock, call: Any, text: str
+) -> None:
+    """The call was repeated until its time was up: each attempt looked like an outage."""
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin,
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            await call(admin)
+        await admin.alter_configs({ConfigResource("topic", "t"): {"x": "y" * 32_767}})
+
+
+async def test_long_name_fails_no_other_call(autojump_clock: trio.testing.MockClock) -> None:
+    """One request for metadata is for all calls that wait for it."""
+    long = TopicPartition("x" * 40_000, 0)
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def wrong() -> None:
+            with pytest.raises(ConfigurationError):
+                await admin.list_offsets({long: trikafka.OffsetSpec.LATEST})
+
+        nursery.start_soon(wrong)
+        found = await admin.list_offsets({T0: trikafka.OffsetSpec.LATEST})
+        assert found.keys() == {T0}
+
+
+async def test_hanging_needs_a_number_of_seconds(autojump_clock: trio.testing.MockClock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin,
+    ):
+        with pytest.raises(ConfigurationError, match="longer_than must be a number of seconds"):
+            await admin.find_hanging_transactions(longer_than=None)  # type: ignore[arg-type]
+        assert await admin.list_transactions(longer_than=None) == []

@@ -135,6 +135,23 @@ def test_unrepresentable_values_are_refused() -> None:
             messages.encode_request(request, 8, 1, "me")
 
 
+@pytest.mark.parametrize("version", [7, 8])
+def test_overlong_text_is_refused(version: int) -> None:
+    """In the compact form, from version 8 on, it was sent, and the broker hung up."""
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    part = topic.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=0, committed_metadata=""
+    )
+
+    def encoded(name: str) -> object:
+        request = OffsetCommitRequest(group_id="g", topics=[topic(name=name, partitions=[part])])
+        return messages.encode_request(request, version, 1, "me")
+
+    encoded("x" * 32_767)
+    with pytest.raises(ConfigurationError, match="cannot carry what it was given"):
+        encoded("x" * 32_768)
+
+
 @pytest.mark.parametrize("version", range(14))
 def test_metadata_roundtrips_in_every_version(version: int) -> None:
     outgoing = messages.encode_request(

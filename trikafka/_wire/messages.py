@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.data_container import DataContainer
 
 from .._kafka_python import writing_decoder
 from ..errors import (
@@ -87,6 +88,8 @@ _OLDEST = {
 _HEADER = struct.Struct(">hhi")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+#: The most bytes of a text that brokers read.
+_LONGEST_TEXT = 0x7FFF
 #: From this size (bytes) on, a copy costs more than a piece of its own.
 _LARGE = 16_384
 #: The compact form of the usual counts.
@@ -235,7 +238,7 @@ def _text(value: str | None) -> bytes:
     """
     if value is None:
         return b"\xff\xff"
-    data = value.encode()
+    data = _text_bytes(value)
     return _INT16.pack(len(data)) + data
 
 
@@ -247,8 +250,34 @@ def _compact_text(value: str | None) -> bytes:
     """
     if value is None:
         return b"\x00"
-    data = value.encode()
+    data = _text_bytes(value)
     return _compact_count(len(data)) + data
+
+
+def _text_bytes(value: str) -> bytes:
+    data = value.encode()
+    if len(data) > _LONGEST_TEXT:
+        raise ValueError(_too_long("a text", len(data)))
+    return data
+
+
+def _too_long(what: str, size: int) -> str:
+    return f"{what} has {size} bytes, and a text in a request has at most {_LONGEST_TEXT}"
+
+
+# The compact form can hold longer texts. A broker closes the connection at once when it reads one,
+# which looks like an outage, so the request would be repeated until its time is up.
+def _check_texts(item: Any) -> None:
+    """Raise ValueError if a request, or a struct in it, has a text that no broker reads."""
+    for name in item._struct.fields:
+        value = getattr(item, name)
+        for each in value if isinstance(value, list | tuple | set | frozenset) else (value,):
+            if isinstance(each, str):
+                # A letter has at most four bytes.
+                if len(each) > _LONGEST_TEXT // 4 and (size := len(each.encode())) > _LONGEST_TEXT:
+                    raise ValueError(_too_long(f"{name!r}", size))
+            elif isinstance(each, DataContainer):
+                _check_texts(each)
 
 
 def _compact_count(count: int) -> bytes:
@@ -334,6 +363,8 @@ def encode_request(
             )
         request.with_header(correlation_id=correlation_id, client_id=client_id)
         frame = request.encode(version=version, header=True, framed=True)
+        if len(frame) > _LONGEST_TEXT:
+            _check_texts(request)
     except (
         struct.error,
         ValueError,

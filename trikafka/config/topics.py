@@ -29,11 +29,7 @@ def check_topic_name(name: object) -> str:
         raise ConfigurationError("a topic's name must not be empty")
     if name in (".", ".."):
         raise ConfigurationError(f"a topic cannot be called {name!r}")
-    if len(name) > LONGEST_TOPIC_NAME:
-        raise ConfigurationError(
-            f"topic {name[:20]!r}... has {len(name)} characters, and Kafka allows "
-            f"{LONGEST_TOPIC_NAME}"
-        )
+    check_topic_length(name)
     wrong = sorted(set(_FORBIDDEN.findall(name)))
     if wrong:
         raise ConfigurationError(
@@ -41,6 +37,15 @@ def check_topic_name(name: object) -> str:
             f"(a-z), digits, '.', '_' and '-'{_of_a_pattern(name)}"
         )
     return plain_text(name)
+
+
+def check_topic_length(name: str) -> None:
+    """Raise :exc:`ConfigurationError` if a topic's name is longer than Kafka's names are."""
+    if len(name) > LONGEST_TOPIC_NAME:
+        raise ConfigurationError(
+            f"topic {name[:20]!r}... has {len(name)} characters, and Kafka allows "
+            f"{LONGEST_TOPIC_NAME}"
+        )
 
 
 def _of_a_pattern(name: str) -> str:

@@ -14,6 +14,7 @@ from kafka.protocol.metadata import MetadataRequest
 from ..._managers.group.group_messages import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from ..._state.arguments import of_one_partition, offset_and_metadata
 from ...config.text import plain_text
+from ...config.topics import check_topic_length
 from ...config.whole import whole
 from ...errors import (
     BrokerResponseError,
@@ -85,6 +86,9 @@ def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
             or not 0 <= number < 1 << 31
         ):
             raise ConfigurationError(f"a partition is a TopicPartition, not {tp!r}")
+        # One request for metadata serves all calls of the client that wait for it. A name that does
+        # not fit into it would fail the others, too.
+        check_topic_length(topic)
         found.append(TopicPartition(plain_text(topic), number))
     return list(dict.fromkeys(found))
 

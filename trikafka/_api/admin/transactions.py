@@ -59,7 +59,8 @@ class Filters:
                     f"there is no state of a transaction {state!r}; they are "
                     f"{', '.join(TRANSACTION_STATES)}"
                 )
-        check_seconds(self.longer_than)
+        if self.longer_than is not None:
+            check_seconds(self.longer_than)
         pattern = self.pattern
         if pattern is not None and not (isinstance(pattern, str) and is_utf8(pattern)):
             raise ConfigurationError(f"pattern must be text, not {self.pattern!r}")
@@ -299,10 +300,10 @@ def checked_producers(producer_ids: Iterable[int]) -> tuple[int, ...]:
     return found
 
 
-def check_seconds(longer_than: float | None) -> None:
-    """Raise :exc:`ConfigurationError` unless the value is a number of seconds, or ``None``."""
+def check_seconds(longer_than: float) -> None:
+    """Raise :exc:`ConfigurationError` unless the value is a number of seconds."""
     number = isinstance(longer_than, int | float) and not isinstance(longer_than, bool)
-    if longer_than is not None and not (number and 0 <= longer_than < 1e9):
+    if not (number and 0 <= longer_than < 1e9):
         raise ConfigurationError(
             f"longer_than must be a number of seconds from 0, not {longer_than!r}"
         )
