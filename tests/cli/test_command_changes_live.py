@@ -83,6 +83,17 @@ def test_time_to_come_deletes_nothing(command: Command, topic: str) -> None:
     assert (ended.code, "has not come yet" in ended.err) == (1, True)
 
 
+def test_offset_beyond_the_end_deletes_nothing(command: Command, topic: str) -> None:
+    """It may be a date, and all records would be gone."""
+    delete = ("records", "delete", "-t", f"{topic}:0", "--execute", "--before")
+    ended = command(*delete, "20260131")
+    assert ended.code == 1
+    assert (
+        "no partition has an offset 20260131, the highest one is 10; 'latest' deletes" in ended.err
+    )
+    assert command(*delete, "10").code == 0
+
+
 def test_reset_stays_inside_the_log(command: Command, topic: str) -> None:
     group = fresh()
     ended = command("groups", "reset-offsets", group, "-t", f"{topic}:0", "--to", "99", "--execute")

@@ -15,7 +15,7 @@ from trikafka.cli.deleting_offsets import stored_places
 from trikafka.cli.health import Health, Trouble, examine, report, summary
 from trikafka.cli.offsets import Ends, Found, found_at, found_ends, parse_at
 from trikafka.cli.partly import noted_errors
-from trikafka.cli.resetting import look_up_led, reset
+from trikafka.cli.resetting import look_up_led, offsets_at, reset
 from trikafka.cli.running import sentence
 from trikafka.cli.start import At, Start
 from trikafka.testing import ScriptedCluster
@@ -154,6 +154,26 @@ async def test_reset_of_all_topics_awaits_no_leader(autojump_clock: Clock) -> No
         with pytest.raises(click.ClickException, match="t-1: no leader at the moment"):
             await reset(admin, "g", None, to_end, acts=False)
         assert trio.current_time() == began
+
+
+async def test_offset_beyond_the_end_is_not_deleted(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+        trikafka.open_producer(**settings(cluster)) as producer,
+    ):
+        await producer.send("t", b"v", partition=0)
+        t0 = TopicPartition("t", 0)
+        beyond = Start(At.OFFSET, 20_260_131)
+        with pytest.raises(
+            click.ClickException, match="no partition has an offset 20260131, the highest"
+        ):
+            await offsets_at(admin, beyond, [t0], {}, deletes=True)
+        assert await offsets_at(admin, beyond, [t0], {}) == {t0: 1}
+        # One that some partition has is the end of those that are shorter.
+        one = Start(At.OFFSET, 1)
+        t1 = TopicPartition("t", 1)
+        assert await offsets_at(admin, one, [t0, t1], {}, deletes=True) == {t0: 1, t1: 0}
 
 
 async def test_failed_look_up_did_nothing(autojump_clock: Clock) -> None:

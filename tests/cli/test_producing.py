@@ -258,6 +258,7 @@ async def test_columns_of_csv_are_parts_of_records(autojump_clock: Clock, tmp_pa
         ('a\n"x', "line 2: this is no CSV"),
         ("value,timestamp\nx," + "1" * 5000, "line 2: timestamp must be a whole number from 0"),
         ("a,a\n1,2\n", "line 1: two columns have one name"),
+        ("\na,b\n1,2\n", "line 1: this line is blank, and has to name the columns"),
         ("a;b\n1;2\n", "line 1: the header names one column, 'a;b': columns are separated by"),
         ("a,b\n1,2\n", r"line 1: there is no column 'id' \(--key-column\); the columns are: a, b"),
     ],

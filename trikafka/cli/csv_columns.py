@@ -181,6 +181,8 @@ class CsvBlocks:
         )
 
     def _name(self, names: list[str]) -> None:
+        if not names:
+            raise BadLineError("this line is blank, and has to name the columns")
         if len(set(names)) != len(names):
             raise BadLineError("two columns have one name")
         if (

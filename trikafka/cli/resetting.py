@@ -163,7 +163,10 @@ async def offsets_at(
     """Return the offset of a place in each partition, moved into the log where it is outside.
 
     A time to come is the end, with a warning, as for Java's tool. With ``deletes``, records before
-    the place are going to be deleted, and such a time is refused.
+    the place are going to be deleted, and such a time is refused, like an offset beyond all ends.
+
+    Raises:
+        click.ClickException: The place is refused.
     """
     from ..types import OffsetSpec
 
@@ -176,6 +179,13 @@ async def offsets_at(
             check_come(place, times.values())
         elif (why := not_come(place, times.values())) is not None:
             warn(f"{why}: the end is used")
+    longest = max((end.offset for end in ends.values() if end is not None), default=0)
+    if deletes and isinstance(place, Start) and place.at is At.OFFSET and place.value > longest:
+        # It may be a date, such as 20260131, and all records would be gone. Java's tool refuses it.
+        raise click.ClickException(
+            f"no partition has an offset {place.value}, the highest one is {longest}; 'latest' "
+            "deletes all records, and a date is written 2026-01-31"
+        )
     found = {}
     for tp in partitions:
         begin = begins[tp]

@@ -106,7 +106,7 @@ def _time(text: str, option: str = "--from") -> int:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text:.100}: this is neither milliseconds since the epoch nor a time like "
+            f"{text!r:.100} is neither milliseconds since the epoch nor a time like "
             "2026-01-31T12:00 or -1h",
             param_hint=option,
         ) from None
