@@ -245,6 +245,7 @@ async def test_wrong_handler_of_process_is_refused(autojump_clock: Clock) -> Non
         ({"stop_on": "SIGTERM"}, "stop_on must be a collection"),
         ({"stop_on": ["SIGTERM"]}, "stop_on must hold signals"),
         ({"stop_on": [signal.SIGKILL]}, "stop_on must hold signals"),
+        ({"stop_on": [True]}, "stop_on must hold signals.* not True"),
         ({"topics": ["x"]}, r"topics must be a mapping of names to NewTopic.*\['x'\]"),
         ({"topics": {"x": 3}}, "topics must have a NewTopic for 'x', not 3"),
         ({"topics": {"": NewTopic(1)}}, "topics must be names"),
@@ -322,6 +323,24 @@ async def test_ctrl_c_may_stop_in_order() -> None:
             await trikafka.run_tasks(consumer, handler, stop_on=[signal.SIGTERM, signal.SIGINT])
         assert done == [0]
         assert committed(cluster) == 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="no real-time signals")
+async def test_signal_without_a_name_stops_too() -> None:
+    """Python names only the first and the last one of the real-time signals."""
+    done: list[int] = []
+
+    async def handler(record: Record) -> None:
+        if not done:
+            signal.raise_signal(number)
+            await trio.testing.wait_all_tasks_blocked(0.01)  # Trio has delivered the signal
+        done.append(record.offset)
+
+    number: Any = signal.SIGRTMIN + 2
+    async with cluster_of(1, records=5) as cluster, consumer_of(cluster) as consumer:
+        with trio.fail_after(60):
+            await trikafka.run_tasks(consumer, handler, stop_on=[number])
+        assert committed(cluster) == len(done) == 1
 
 
 @pytest.mark.parametrize("by", ["name", "assignment"])

@@ -203,7 +203,8 @@ def check_stop_on(stop_on: object) -> None:
         )
     for number in stop_on:
         if (
-            not isinstance(number, int)
+            isinstance(number, bool)
+            or not isinstance(number, int)
             or number not in signal.valid_signals()
             or number in _NEVER_RECEIVED
         ):

@@ -18,6 +18,13 @@ async def stop_on_signal(numbers: tuple[signal.Signals, ...], stop: Callable[[],
     """
     with trio.open_signal_receiver(*numbers) as received:
         async for number in received:
-            _log.info("stopping in order on %s", signal.Signals(number).name)
+            _log.info("stopping in order on %s", _name(number))
             stop()
             return
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name in Python
+        return f"signal {number}"
