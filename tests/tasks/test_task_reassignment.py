@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from functools import partial
 from typing import Any
 
@@ -45,6 +46,33 @@ async def test_reassigned_partition_waits_for_handler(
                             await other.receive_batch(1)
             await trio.sleep(120)
             assert [offset for partition, offset in seen if partition == 0] == [0, 1]
+
+
+async def test_stop_waits_for_an_earlier_handler(autojump_clock: Clock) -> None:
+    """The partition went and came back while its first handler was at work."""
+    ended: list[float] = []
+
+    async def handler(record: Record) -> None:
+        await trio.sleep(30)
+        ended.append(trio.current_time())
+
+    settings: dict[str, Any] = {"max_poll_interval_ms": 10_000, "session_timeout_ms": 6_000}
+    async with (
+        cluster_of(1, records=5) as cluster,
+        consumer_of(cluster, close_timeout_ms=40_000, **settings) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(
+            partial(trikafka.run_tasks, consumer, handler, stop_on=[signal.SIGTERM])
+        )
+        await trio.sleep(1)
+        async with consumer_of(cluster, **settings) as other:
+            with trio.move_on_after(9):
+                await other.receive_batch()
+        await trio.sleep(6)
+        assert consumer.assignment()
+        signal.raise_signal(signal.SIGTERM)
+    assert ended == [pytest.approx(30, abs=1)]
 
 
 @pytest.mark.parametrize("when", [0.33, 20.0])

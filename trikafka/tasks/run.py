@@ -121,15 +121,17 @@ class TaskRun:
             self._topics_ready.set()
 
     async def _drained(self) -> None:
-        """Stop all tasks, and wait at most ``close_timeout_ms`` until their records in hand are done."""
-        for task in self._tasks.values():
+        """Stop all tasks, and wait at most ``close_timeout_ms`` until their records in hand are done.
+
+        That includes the tasks of earlier assignments, whose handlers may still run.
+        """
+        tasks = [task for task in self._begun if not task.ended.is_set()]
+        for task in tasks:
             task.stop()
         with trio.move_on_after(self._config.close_timeout_ms / 1000):
-            for task in self._tasks.values():
+            for task in tasks:
                 await task.ended.wait()
-        if late := [
-            str(task.partition) for task in self._tasks.values() if not task.ended.is_set()
-        ]:
+        if late := dict.fromkeys(str(task.partition) for task in tasks if not task.ended.is_set()):
             _log.warning(
                 "the handlers of %s did not end within close_timeout_ms: their records will be "
                 "processed again",
