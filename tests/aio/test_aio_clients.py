@@ -618,6 +618,8 @@ ABSENT = {
         "wait_receivable": "it is the wait of the two above",
         "backing_off": "run_tasks() uses it",
         "awaiting_predecessor": "run_tasks() uses it",
+        "handling_beside": "run_tasks() uses it",
+        "processed_by": "run_tasks() uses it",
     },
     trikafka.ShareConsumer: {},
     trikafka.Delivery: DELIVERY,

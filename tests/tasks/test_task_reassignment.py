@@ -62,9 +62,7 @@ async def test_stop_waits_for_an_earlier_handler(autojump_clock: Clock) -> None:
         consumer_of(cluster, close_timeout_ms=40_000, **settings) as consumer,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(
-            partial(trikafka.run_tasks, consumer, handler, stop_on=[signal.SIGTERM])
-        )
+        nursery.start_soon(partial(trikafka.run_tasks, consumer, handler, stop_on=[signal.SIGTERM]))
         await trio.sleep(1)
         async with consumer_of(cluster, **settings) as other:
             with trio.move_on_after(9):

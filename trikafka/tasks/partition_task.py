@@ -105,7 +105,7 @@ class PartitionTask(StreamTask):
         # Success is progress for both timers (KIP-572), and for the watchdog of stuck handlers.
         while True:
             try:
-                await self._plan.handling.attempt(work)
+                await self._attempt(work)
             except Exception as error:
                 budget = budget or TimeoutBudget(self._name, [self._timer], Retry(self._config))
                 delay = self._classified(work, error, budget)
@@ -116,6 +116,13 @@ class PartitionTask(StreamTask):
                 return True
             if delay is None or not await self._pause(delay):
                 return False
+
+    async def _attempt(self, work: RecordAttempt) -> None:
+        if self._plan.concurrency == 1:
+            await self._plan.handling.attempt(work)
+        else:
+            with self._stream.handling_beside(work.offset):
+                await self._plan.handling.attempt(work)
 
     def _classified(
         self, work: RecordAttempt, error: Exception, budget: TimeoutBudget

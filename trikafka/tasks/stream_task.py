@@ -57,6 +57,7 @@ class StreamTask:
         self.ended = trio.Event()
         self._waits = InterruptibleWaits()  # stop() ends them
         self._committed: int | None = None
+        stream.processed_by(lambda: self.processed)  # for a commit() of the program
 
     @property
     def partition(self) -> TopicPartition:

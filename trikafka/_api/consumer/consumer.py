@@ -804,11 +804,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         owned = self._assignment.partitions
         self._check_membership()
         if offsets is None:
-            streamed = self._parts.streams.partitions
-            found = {
-                tp: partition.to_commit(done=partition in streamed)
-                for tp, partition in owned.items()
-            }
+            to_commit = self._parts.streams.to_commit
+            found = {tp: to_commit(partition) for tp, partition in owned.items()}
             return {tp: position for tp, position in found.items() if position is not None}
         todo = offsets_to_commit(offsets)
         if self._subscription.grouped and (foreign := [tp for tp in todo if tp not in owned]):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Self
 
@@ -41,6 +41,17 @@ if TYPE_CHECKING:
     from .streams import Streams
 
 _log = logging.getLogger("trikafka.streams")
+
+
+class HandledRecord:
+    """A record that one of several handlers of a partition has in hand."""
+
+    __slots__ = ("offset", "since", "warned")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.since = trio.current_time()
+        self.warned = Reminder()
 
 
 class PartitionStream(Generic[Key, Value]):
@@ -64,8 +75,10 @@ class PartitionStream(Generic[Key, Value]):
         "_core",
         "_cursor",
         "_entered",
+        "_handlers",
         "_last_seen",
         "_left",
+        "_processed_by",
         "_reader",
         "_records",
         "_resting",
@@ -95,6 +108,10 @@ class PartitionStream(Generic[Key, Value]):
         self._behind = False  # an earlier task still handles records of the partition
         self._warned = Reminder()
         self._resting = 0  # attempts that the worker will make later
+        # Returns the offset before which a worker has finished everything.
+        self._processed_by: Callable[[], int | None] | None = None
+        # The records that handlers of a worker have in hand now, in the order of their begin.
+        self._handlers: dict[HandledRecord, None] = {}
         self._records = record_iterator(self._record)
 
     def __repr__(self) -> str:
@@ -426,6 +443,33 @@ class PartitionStream(Generic[Key, Value]):
             self._resting -= 1
             self.report_progress()
 
+    def processed_by(self, processed: Callable[[], int | None]) -> None:
+        """Let a worker say how far it has finished the records.
+
+        A worker with several handlers asks for more while records are in hand. ``Consumer.commit``
+        without offsets then goes by ``processed``, and not by what the iteration has passed.
+
+        Args:
+            processed: Returns the offset before which every record is done. ``None`` before the
+                first record.
+        """
+        self._processed_by = processed
+
+    @contextmanager
+    def handling_beside(self, offset: int) -> Iterator[None]:
+        """Mark the time in which one of several handlers has the record at ``offset`` in hand.
+
+        While other handlers make progress, or the worker waits for more, the stream alone cannot
+        tell that this one is stuck. The log and ``health()`` name its record after
+        ``max_poll_interval_ms``.
+        """
+        handled = HandledRecord(offset)
+        self._handlers[handled] = None
+        try:
+            yield
+        finally:
+            del self._handlers[handled]
+
     @contextmanager
     def awaiting_predecessor(self) -> Iterator[None]:
         """Mark a wait for the handler of an earlier stream of this partition.
@@ -481,6 +525,29 @@ class PartitionStream(Generic[Key, Value]):
         return self._last_seen
 
     @property
+    def _longest(self) -> HandledRecord | None:
+        """The record of :meth:`handling_beside` that has been in hand for the longest time."""
+        return None if self._assigned.paused else next(iter(self._handlers), None)
+
+    @property
+    def _unfinished(self) -> int | None:
+        """The first offset that is not done, as far as it is known."""
+        worker = None if self._processed_by is None else self._processed_by()
+        return self._assigned.processed if worker is None else worker
+
+    def _held_for(self, now: float, limit: float) -> str | None:
+        """Return a sentence about a record that is in hand for too long; ``None`` if none is."""
+        if (longest := self._longest) is not None:
+            since = longest.since
+            what = f"its handler has held the record at offset {longest.offset}"
+        elif (held_since := self._held_since) is not None:
+            since = held_since
+            what = f"its handler has held the records from offset {self._unfinished}"
+        else:
+            return None
+        return f"{what} for {now - since:.0f} s" if now - since >= limit else None
+
+    @property
     def _stuck_since(self) -> float | None:
         """The time of ``_held_since``, as a vote on whether the member is stuck.
 
@@ -500,33 +567,51 @@ class PartitionStream(Generic[Key, Value]):
             return None
         if self._resting:
             return (
-                f"an attempt at the record at offset {self._assigned.processed} failed, and the "
+                f"an attempt at the record at offset {self._unfinished} failed, and the "
                 "next one follows later"
             )
-        return f"its handler holds the records from offset {self._assigned.processed}"
+        return f"its handler holds the records from offset {self._unfinished}"
 
     def _resumed(self) -> None:
         """Restart the handler's time: a pause does not count."""
         self._last_seen = trio.current_time()
         self._warned.forget()
+        for handled in self._handlers:
+            handled.since = self._last_seen
+            handled.warned.forget()
 
     def _due_for_warning(self, limit: float) -> float | None:
         """Return when to warn about the handler; ``None`` while it is not stuck."""
-        since = self._held_since
+        if (longest := self._longest) is not None:
+            since: float | None = longest.since
+            warned_at = longest.warned.logged_at
+        else:
+            since = self._held_since
+            warned_at = self._warned.logged_at
         if since is None:
             return None
-        warned_at = self._warned.logged_at
         return since + limit if warned_at is None else warned_at + REMINDER
 
     def _warn(self, now: float, limit: float) -> None:
         """Log that the handler is stuck."""
+        if (longest := self._longest) is not None:
+            longest.warned.logged(now)
+            _log.warning(
+                "the handler of %s has not returned for max_poll_interval_ms (%g ms): it has held "
+                "the record at offset %s for %.0f s; no later offset can be committed",
+                self.partition,
+                limit * 1000,
+                longest.offset,
+                now - longest.since,
+            )
+            return
         self._warned.logged(now)
         _log.warning(
             "the handler of %s has not returned for max_poll_interval_ms (%g ms): it has held the "
             "records from offset %s for %.0f s; the partition's next records wait for it",
             self.partition,
             limit * 1000,
-            self._assigned.processed,
+            self._unfinished,
             now - self._last_seen,
         )
 

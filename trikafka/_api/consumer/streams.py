@@ -106,6 +106,7 @@ class Streams:
         #: Raises in another Trio run than the consumer's.
         self.check_run = check_run
         self.max_poll_records = config.max_poll_records
+        self._marked = not config.enable_auto_offset_store  # the user marks what is processed
         self._core = core
         self._readers = readers
         self._invoker = invoker
@@ -319,12 +320,9 @@ class Streams:
         """Return a sentence for each partition whose handler has held a record for too long."""
         limit = self._core.poll_timer.limit
         return {
-            stream.partition: (
-                f"its handler has held the records from offset {stream._assigned.processed} for "
-                f"{now - since:.0f} s"
-            )
+            stream.partition: held
             for stream in self._open.values()
-            if (since := stream._held_since) is not None and now - since >= limit
+            if (held := stream._held_for(now, limit)) is not None
         }
 
     def resumed(self, assigned: AssignedPartition) -> None:
@@ -336,6 +334,24 @@ class Streams:
         """Return a sentence about the records that a handler holds; ``None`` if it holds none."""
         stream = self._open.get(assigned)
         return None if stream is None else stream._holds
+
+    def to_commit(self, assigned: AssignedPartition) -> OffsetAndMetadata | None:
+        """Return what a commit without explicit offsets commits for a partition.
+
+        That is all that was delivered, or of a stream what its handler has finished.
+        """
+        stream = self._open.get(assigned)
+        if stream is None:
+            return assigned.to_commit()
+        done = assigned.to_commit(done=True)
+        if done is None or self._marked or stream._processed_by is None:
+            return done
+        # A worker handles records beside the iteration, so that asking for more shows nothing. The
+        # position is a bound after a seek back.
+        offset, position = stream._unfinished, assigned.position
+        if offset is None or position is None:
+            return done
+        return OffsetAndMetadata(min(offset, position), assigned.leader_epoch)
 
     # --- for the streams ---
 
