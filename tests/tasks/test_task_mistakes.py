@@ -249,6 +249,7 @@ async def test_wrong_handler_of_process_is_refused(autojump_clock: Clock) -> Non
         ({"topics": ["x"]}, r"topics must be a mapping of names to NewTopic.*\['x'\]"),
         ({"topics": {"x": 3}}, "topics must have a NewTopic for 'x', not 3"),
         ({"topics": {"": NewTopic(1)}}, "topics must be names"),
+        ({"topics": {"no name": NewTopic(1)}}, "topics: topic 'no name' has ' ' in its name"),
         ({"dead_letter": 3}, "dead_letter must be the name of a topic"),
         ({"batches": "no"}, "batches must be True or False, not 'no'"),
     ],
@@ -323,6 +324,30 @@ async def test_ctrl_c_may_stop_in_order() -> None:
             await trikafka.run_tasks(consumer, handler, stop_on=[signal.SIGTERM, signal.SIGINT])
         assert done == [0]
         assert committed(cluster) == 1
+
+
+async def test_numbers_beyond_any_float_are_allowed(autojump_clock: Clock) -> None:
+    """They stand for infinity, as in ``timeout=``."""
+    huge = 10**400
+    policy = trikafka.RetryPolicy(ValueError, backoff_ms=huge, backoff_max_ms=50)
+    failed: list[int] = []
+
+    async def handler(records: Any, txn: Any = None) -> None:
+        if len(failed) < 3 and txn is None:
+            failed.append(0)
+            raise ValueError
+
+    async with (
+        cluster_of(1, records=5) as cluster,
+        producer_of(cluster, transactional_id="x") as producer,
+        consumer_of(cluster) as consumer,
+    ):
+        async with running(consumer, handler, retry=policy):
+            await until(lambda: committed(cluster) == 5)
+        cluster.append("t", 0, [b"more"])
+        with trio.move_on_after(10):
+            await trikafka.process(consumer, producer, handler, commit_interval=huge)
+        assert committed(cluster) == 6
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="no real-time signals")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import trio
 
@@ -21,8 +22,11 @@ def backoff(failures: int, first_ms: float, most_ms: float) -> float:
         first_ms: The wait after the first failure, in milliseconds.
         most_ms: The longest wait, in milliseconds.
     """
-    delay = min(most_ms, first_ms * 2.0 ** min(failures - 1, 30))
-    return min(most_ms, delay * _random.uniform(0.8, 1.2)) / 1000
+    # An integer may be larger than any float.
+    first = min(first_ms, sys.float_info.max)
+    most = min(most_ms, sys.float_info.max)
+    delay = min(most, first * 2.0 ** min(failures - 1, 30))
+    return min(most, delay * _random.uniform(0.8, 1.2)) / 1000
 
 
 class Retry:

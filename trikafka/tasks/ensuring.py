@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from .. import Consumer, NewTopic, open_admin
-from ..config import ClientConfig
+from ..config import ClientConfig, check_topic_name
 from ..errors import (
     AdminErrors,
     BootstrapError,
@@ -84,6 +84,10 @@ def check_topics(topics: Mapping[str, NewTopic]) -> None:
             raise ConfigurationError(f"topics must have a NewTopic for {name!r}, not {topic!r}")
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"topics must be names, not {name!r}")
+        try:
+            check_topic_name(name)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"topics: {error}") from None
 
 
 class _Making:

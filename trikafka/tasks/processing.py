@@ -7,6 +7,7 @@ with a transactional producer.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from numbers import Real
@@ -91,6 +92,8 @@ async def process(
             f"commit_interval must be a number of seconds, at least 0, not {commit_interval!r}"
         )
     check_task_timeout(task_timeout_ms)
+    # An integer may be larger than any float.
+    interval = min(commit_interval, sys.float_info.max)
 
     def budget(who: str) -> TimeoutBudget:
         return TimeoutBudget(who, [TaskTimer(task_timeout_ms)], Retry(producer.config), _timed_out)
@@ -116,7 +119,7 @@ async def process(
 
         async def handle(txn: Transaction) -> Mapping[TopicPartition, OffsetAndMetadata]:
             # `work` is that of this round, since the function does not outlive the round.
-            batch, until = work.last, trio.current_time() + commit_interval  # noqa: B023
+            batch, until = work.last, trio.current_time() + interval  # noqa: B023
             while batch is not None:
                 await called("handler", handler, batch, txn)
                 await trio.lowlevel.checkpoint()
