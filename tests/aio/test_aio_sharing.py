@@ -249,6 +249,23 @@ def test_a_queue_is_worked_on_in_asyncio() -> None:
         run(main)
 
 
+def test_a_plain_handler_ends_the_run() -> None:
+    """Released again and again, each record would be lost for the group."""
+
+    async def main() -> None:
+        handle: Any = lambda delivery: 5  # noqa: E731
+        async with cluster_of(1, records=2) as cluster:
+            cluster.shares.times.auto_offset_reset = "earliest"
+            async with asyncio.timeout(60):
+                with pytest.raises(trikafka.ConfigurationError, match="must be an async function"):
+                    await trikafka.aio.run_queue(
+                        handle, "t", group_id="workers", **cluster.settings
+                    )
+            assert set(states(cluster)) == {"available"}
+
+    run(main)
+
+
 def test_a_lost_lock_cancels_a_handler() -> None:
     async def main() -> None:
         async with cluster_of(1, records=1) as cluster:

@@ -119,6 +119,27 @@ def test_cancelled_error_of_a_handler_is_typed() -> None:
     run(main)
 
 
+def test_plain_handler_makes_no_dead_letter() -> None:
+    """No record is the reason: the run ends at the first one, also with ``dead_letter=``."""
+
+    async def main() -> None:
+        handler: Any = lambda record: 5  # noqa: E731
+        async with (
+            cluster_of(1, records=4) as cluster,
+            producer_of(cluster) as producer,
+            member_of(cluster, **SETTINGS) as consumer,
+        ):
+            cluster.create_topic("dead", 1)
+            with pytest.raises(trikafka.ConfigurationError, match="must be an async function"):
+                await trikafka.aio.run_tasks(
+                    consumer, handler, producer=producer, dead_letter="dead"
+                )
+            assert not cluster.records("dead", 0)
+            assert cluster.committed("g", T0) is None
+
+    run(main)
+
+
 def test_failed_records_become_dead_letters() -> None:
     async def main() -> None:
         done: list[int] = []

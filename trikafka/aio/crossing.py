@@ -14,7 +14,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import trio
 
-from ..errors import ClientFailedError, ConfigurationError, IllegalStateError
+from ..errors import ClientFailedError, IllegalStateError
+from ..tasks.callbacks import NotAsyncError
 from ..toolkit import Caller, calling_for, calling_for_host
 from .guest import Guest, resolve
 
@@ -223,7 +224,7 @@ class AsyncioHost:
 async def _called(what: str, function: Callable[..., object], arguments: tuple[object, ...]) -> Any:
     result = function(*arguments)
     if not inspect.isawaitable(result):
-        raise ConfigurationError(
+        raise NotAsyncError(
             f"{what} must be an async function (async def): it returned {result!r:.100}"
         )
     return await result
