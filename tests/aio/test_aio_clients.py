@@ -604,6 +604,7 @@ ABSENT = {
         "handling": "it marks a task of Trio; here asyncio's task is known to each call",
         "offsets_for_transaction": "send_offsets() of a transaction calls it",
         "check_fits_transactions": "process() calls it",
+        "in_transaction": "process() calls it",
     },
     trikafka.Producer: {"enqueue_arrow": "send_arrow() in tasks of one's own does the same"},
     trikafka.Admin: {},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from trio.testing import MockClock as Clock
 import trikafka
 from trikafka import (
     Consumer,
+    IllegalStateError,
     KafkaTimeoutError,
     Producer,
     Record,
@@ -48,6 +50,29 @@ async def seen_of(cluster: ScriptedCluster, topic: str) -> list[Record]:
                 for record in batch
             ]
     return found
+
+
+@pytest.mark.parametrize("by", ["run_tasks", "process"])
+async def test_commit_in_a_transaction_is_refused(autojump_clock: Clock, by: str) -> None:
+    """The transaction may be aborted; the records before the offset would be lost."""
+
+    async def handler(given: Any, txn: object = None) -> None:
+        await consumer.commit()
+
+    async with (
+        cluster_of(1, records=5) as cluster,
+        transacting(cluster) as producer,
+        consumer_of(cluster) as consumer,
+    ):
+        run: Any = partial(trikafka.process, consumer, producer, handler)
+        if by == "run_tasks":
+            run = partial(trikafka.run_tasks, consumer, handler, producer=producer)
+        with trio.fail_after(60), pytest.raises(IllegalStateError, match="the transaction commits"):
+            await run()
+        assert cluster.committed("g", ("t", 0)) is None
+        await consumer.receive()
+        await consumer.commit()  # outside of the run
+        assert cluster.committed("g", ("t", 0)) is not None
 
 
 def transacting(cluster: ScriptedCluster, name: str = "x", **settings: Any) -> Any:

@@ -131,6 +131,15 @@ class TransactionRound:
         ``undecided`` is called each time that the outcome of the commit did not arrive in time. It
         returns the seconds until the next call of ``commit``, or raises.
         """
+        with self._consumer.in_transaction():
+            await self._in_transaction(producer, handle, undecided)
+
+    async def _in_transaction(
+        self,
+        producer: Producer,
+        handle: Callable[[Transaction], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]],
+        undecided: Callable[[TransactionUndecidedError], float],
+    ) -> None:
         async with producer.transaction() as txn:
             with txn.lend():
                 done = await handle(txn)

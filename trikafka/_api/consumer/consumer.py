@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -101,6 +101,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         self._leaving = Leaving(parts)
         self._closed = False  # for the user; never set back
         self._shut = False  # the group was left, the sockets are closed
+        self._in_transaction = False  # a worker's open transaction commits the offsets
         # The error of a listener in the background, for the next receive.
         self._unsubscribe_error: Exception | None = None
         parts.streams.serve(self)
@@ -633,6 +634,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
                 :exc:`CommitFailedError`.
             RebalanceInProgressError: The member has not joined its group yet.
             KafkaTimeoutError: No answer in time.
+            IllegalStateError: :func:`process`, or :func:`run_tasks` with transactions, is in a
+                transaction, which commits the offsets.
             ConfigurationError: The consumer has no ``group_id``.
 
         When cancelled while the request is in flight, the commit may or may not have happened.
@@ -640,6 +643,11 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         check_timeout(timeout, 0.0)
         self._open()
         commits = self._commits()
+        if self._in_transaction:
+            raise IllegalStateError(
+                "commit() inside a transaction of process() or run_tasks(): the transaction commits "
+                "the offsets, and after an abort these records would be lost; leave the call out"
+            )
         owned = self._assignment.partitions
         todo = self._to_commit(offsets)
         began = {tp: (owned[tp], owned[tp].position) for tp in todo if tp in owned}
@@ -790,6 +798,19 @@ class Consumer(MeteredClient, Generic[Key, Value]):
                 "offsets that a transaction commits must not be committed by the consumer too: "
                 "set enable_auto_commit=False"
             )
+
+    @contextmanager
+    def in_transaction(self) -> Iterator[None]:
+        """Mark the time in which a worker's open transaction commits this consumer's offsets.
+
+        :meth:`commit` raises :exc:`IllegalStateError` inside this block: what it commits stays
+        committed if the transaction is aborted, and those records would be lost.
+        """
+        self._in_transaction = True
+        try:
+            yield
+        finally:
+            self._in_transaction = False
 
     def _commits(self) -> CommitManager:
         """Return the commit manager. Raises :exc:`ConfigurationError` without a group."""
