@@ -756,3 +756,35 @@ async def test_nothing_is_left_after_pushes(autojump_clock: MockClock) -> None:
             cluster.want_metrics([], interval=1000)
             await trio.sleep(20)
             await assert_nothing_left(cluster, consumer)
+
+
+class Steps(trio.abc.Instrument):
+    """Cancels a scope after a thousand steps of the client's task that pushes."""
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self.scope = scope
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += "Telemetry.run" in task.name
+        if self.count > 1_000:
+            self.scope.cancel()
+
+
+async def test_closed_client_does_not_spin(autojump_clock: MockClock) -> None:
+    """The client is closed, its block stays open, and the next request would be due."""
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_consumer(
+            "t", group_id="g", bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as consumer,
+    ):
+        with trio.move_on_after(1):
+            await consumer.receive()
+        await consumer.aclose()
+        with trio.CancelScope() as scope:
+            steps = Steps(scope)
+            trio.lowlevel.add_instrument(steps)
+            await trio.sleep(2_000)
+        trio.lowlevel.remove_instrument(steps)
+        assert not scope.cancelled_caught

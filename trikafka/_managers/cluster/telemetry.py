@@ -28,6 +28,7 @@ only if its operator has set up a receiver of metrics. If none does, this manage
 from __future__ import annotations
 
 import logging
+import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Container
@@ -168,9 +169,9 @@ class Telemetry:
     async def _until_due(self) -> None:
         while self._closing or self._schedule.due > trio.current_time():
             self._wake = trio.Event()
-            with trio.CancelScope(deadline=self._schedule.due) as scope:
-                if self._closing:
-                    scope.deadline = float("inf")
+            # A scope whose deadline has passed is cancelled as it is entered, and after a close
+            # the due time passes without a request.
+            with trio.move_on_at(math.inf if self._closing else self._schedule.due):
                 await self._wake.wait()
 
     async def _next_request(self) -> None:
