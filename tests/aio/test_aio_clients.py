@@ -605,6 +605,7 @@ ABSENT = {
         "offsets_for_transaction": "send_offsets() of a transaction calls it",
         "check_fits_transactions": "process() calls it",
         "in_transaction": "process() calls it",
+        "wait_closed": "run_tasks() uses it",
     },
     trikafka.Producer: {"enqueue_arrow": "send_arrow() in tasks of one's own does the same"},
     trikafka.Admin: {},

@@ -171,6 +171,36 @@ async def test_closing_aborts_the_open_transaction(autojump_clock: Clock) -> Non
         assert committed(cluster) is None
 
 
+@pytest.mark.parametrize("busy", ["handler", "topics"])
+async def test_closing_ends_a_busy_transactional_run(autojump_clock: Clock, busy: str) -> None:
+    """A handler has ``close_timeout_ms``, and nothing waits for topics."""
+
+    async def handler(record: Record) -> None:
+        await trio.sleep(3_600)
+
+    async with (
+        cluster_of(1, records=3) as cluster,
+        producer_of(cluster, transactional_id="x") as producer,
+        consumer_of(cluster, close_timeout_ms=5_000) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def close() -> None:
+            await trio.sleep(3)
+            await consumer.aclose()
+
+        cluster.silence("CreateTopics")
+        nursery.start_soon(close)
+        with trio.fail_after(3.1 if busy == "topics" else 8.1):
+            await trikafka.run_tasks(
+                consumer,
+                handler,
+                producer=producer,
+                topics={"new": NewTopic(1)} if busy == "topics" else None,
+            )
+    assert committed(cluster) is None
+
+
 @pytest.mark.parametrize("timeout", [5.0, None])
 async def test_time_for_topics_includes_joining(
     autojump_clock: Clock, timeout: float | None

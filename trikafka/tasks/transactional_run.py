@@ -209,6 +209,7 @@ class TransactionalRun:
             with interrupts_unwrapped():
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._cut_off, nursery.cancel_scope)
+                    nursery.start_soon(self._stop_when_closed)
                     if self._plan.stop_on:
                         nursery.start_soon(
                             stop_on_signal, tuple(self._plan.stop_on), self._shutdown.stop
@@ -243,6 +244,14 @@ class TransactionalRun:
             "its records will be processed again"
         )
         scope.cancel()
+
+    async def _stop_when_closed(self) -> None:
+        """End the run in order once the consumer is closed.
+
+        A handler that works on, or topics that are not ready, would show it late.
+        """
+        await self._consumer.wait_closed()
+        self._shutdown.stop()
 
     async def _rounds(self, nursery: trio.Nursery) -> None:
         with self._shutdown.waits.scope():

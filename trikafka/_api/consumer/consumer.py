@@ -100,6 +100,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         self._signals = core.signals
         self._leaving = Leaving(parts)
         self._closed = False  # for the user; never set back
+        self._closing_begun = trio.Event()
         self._shut = False  # the group was left, the sockets are closed
         self._in_transaction = False  # a worker's open transaction commits the offsets
         # The error of a listener in the background, for the next receive.
@@ -137,6 +138,10 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     def is_closed(self) -> bool:
         """True once closing has begun: nothing is received any more."""
         return self._closed
+
+    async def wait_closed(self) -> None:
+        """Wait until closing has begun (:attr:`is_closed`). When cancelled, nothing has changed."""
+        await self._closing_begun.wait()
 
     @property
     def cluster_id(self) -> str | None:
@@ -1131,6 +1136,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         # The flag comes first: from here on receives and iterations end with ClosedResourceError,
         # and core.news() wakes the waiting ones to see it.
         self._closed = True
+        self._closing_begun.set()
         self._parts.watchdog.stop()
         self._parts.streams.end_iteration()
         self._parts.core.news()
