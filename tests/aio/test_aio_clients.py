@@ -562,6 +562,21 @@ def test_epoll_drives_this_version_of_trio(kind: str) -> None:
     run(main, kind)
 
 
+def test_time_that_is_over_rings_at_once(kind: str) -> None:
+    """uvloop calls at once for such a time, and its handle does not know the time."""
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            driver = producer._guest._driver
+            driver._arm(0.0)
+            driver._arm(0.0)
+            now = asyncio.get_running_loop().time()
+            await until(lambda: driver._timer is None or driver._timer_due > now)
+            await producer.send("t", b"x")
+
+    run(main, kind)
+
+
 def test_readable_socket_needs_one_tick(kind: str) -> None:
     """A tick deals with the events of the look before it, so the driver looks before the tick."""
 

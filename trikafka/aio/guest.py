@@ -396,7 +396,8 @@ class PollDriver(_Driver):
         self.clock = _HostClock(self)
         self.idle_until: float | None = None  # set by the clock if no task is ready
         self._tick: Function | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = 0.0  # the timer's time; uvloop's handle of a time that is over has none
         self._epoll = -1  # a copy of Trio's descriptor: Trio closes its own before the end
         self._look: Callable[[float], list[Any]] | None = None  # Trio's, to find events
         self._idle_events: list[Any] | None = None  # the last look's, while the guest is idle
@@ -440,9 +441,10 @@ class PollDriver(_Driver):
         # A timer that rings too early costs one tick. So one that rings before ``when`` stays.
         due = self._loop.time() + max(0.0, when - time.perf_counter())
         if self._timer is not None:
-            if self._timer.when() <= due + 0.0005:
+            if self._timer_due <= due + 0.0005:
                 return
             self._timer.cancel()
+        self._timer_due = due
         self._timer = self._loop.call_at(due, self._ring, context=self._context)
 
     def _ring(self) -> None:
