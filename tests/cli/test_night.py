@@ -243,7 +243,6 @@ def test_offsets_to_delete_are_stored_ones() -> None:
         ("features", "'cluster features'"),
         ("producers t", "'transactions producers'"),
         ("groups reset g --to earliest", "'trikafka groups reset-offsets GROUP'"),
-        ("groups describe g --members", "--describe"),
         ("groups --delete-offsets -G g", "'trikafka groups delete-offsets'"),
         ("topics --under-replicated-partitions", "'trikafka cluster health'"),
         ("topics describe --unavailable-partitions", "'trikafka cluster health'"),
