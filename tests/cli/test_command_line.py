@@ -62,7 +62,7 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("consume", "t", "-X", "linger.ms=5"), "linger_ms"),
         (("consume", "t", "-X", "fetch.max.wait.ms=soon"), "must be a number"),
         (("consume", "t", "-X", "dial=x"), "cannot be given as text"),
-        (("users", "set", "a", "hunter2"), "a password is no argument"),
+        (("users", "set", "a", "hunter2"), "give one user, and no password"),
         (("consume", "t", "-X", "hunter2"), "NAME=VALUE"),
         (("consume", "t", "-b", "localhost"), "has no port"),
         (("consume", "t", "-b", "localhost:http"), "no valid port"),

@@ -71,7 +71,7 @@ def test_quotas_are_set_listed_and_deleted(broker: str, command: Command) -> Non
         (("users", "set", "a", "--password-env", "NO_SUCH"), "no variable 'NO_SUCH'"),
         (("users", "set", "a", "--password-file", "/no/such"), "cannot read '/no/such'"),
         (("users", "set", "a", "--password", "s3cret"), "no such option --password"),
-        (("users", "set", "a", "s3cret"), "a password is no argument"),
+        (("users", "set", "a", "s3cret"), "give one user, and no password"),
         (("users", "add", "a"), "did you mean 'set'?"),
         (("acls", "set", "-O", "read", "-t", "t"), "which users? give -u"),
         (("acls", "set", "-u", "a", "-t", "t"), "which operations? give -O"),

@@ -196,7 +196,8 @@ def test_contradictory_settings_show_no_secret(settings: dict[str, Any], says: s
         ),
         ({"ssl.truststore.type": "JKS", "ssl.keystore.type": "JKS"}, {}),  # Java's default
         # of an environment without the variable
-        (dict.fromkeys((*NAMES, "auto.offset.reset")), {}),
+        (dict.fromkeys((*NAMES, "auto.offset.reset", "connections.max.idle.ms")), {}),
+        ({"compression.type": "gzip", "compression.level": None}, {"compression_type": "gzip"}),
         (
             {"sasl.jaas.config": "x.PlainLoginModule REQUIRED username=a password=b;"},
             {"sasl_plain_username": "a", "sasl_plain_password": "b"},

@@ -110,7 +110,9 @@ async def test_wrong_credentials_are_not_shown(msk: Any, wrong: dict[str, Any] |
     given = tuple(given) if wrong is None else given._replace(**wrong)
     assert wrong is None or MARK not in repr(given)
     mechanism = msk.MskIam(lambda: given).trikafka_sasl("AWS_MSK_IAM", None)(Node(1, HOST, 9198))
-    with pytest.raises(ValueError, match="no AwsCredentials of texts, or one is empty") as caught:
+    with pytest.raises(
+        ValueError, match="must be AwsCredentials, of texts that are not empty"
+    ) as caught:
         await mechanism.first()
     search = Search(MARK)
     search.error(caught.value)

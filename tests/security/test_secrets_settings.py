@@ -19,7 +19,7 @@ from searching import Search
 import trikafka
 from trikafka._net.auth import SaslAuthenticator
 from trikafka.config import ConsumerConfig, from_properties
-from trikafka.config.secrets import Secret
+from trikafka.config.secrets import Secret, redacted
 from trikafka.types import Node
 
 MARK = "MARK-b7e1-secret"
@@ -301,6 +301,18 @@ async def test_secret_in_an_error_of_a_library_is_hidden(text: str, step: str) -
     search = Search(MARK)
     search.text("error", f"{caught.value}")
     search.verify()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HTTP 401: Basic authentication required",
+        "the server wants (Bearer authorization); basic credentials.",
+        "cannot reach http://proxy:3128/: refused",
+    ],
+)
+def test_words_of_an_error_are_not_hidden(text: str) -> None:
+    assert redacted(text) == text
 
 
 async def test_bare_key_in_place_of_its_path_is_hidden(

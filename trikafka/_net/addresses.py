@@ -42,9 +42,9 @@ def is_possible(node: Node) -> bool:
 
 
 def impossible(node: Node, what: str) -> ProtocolError:
-    """Return the error for a response, ``what``, that names an impossible broker."""
+    """Return the error for ``what`` of a response, which names an impossible broker."""
     error = ProtocolError(
-        f"{what} cannot be: it names a broker {node.node_id} at {node.host!r}:{node.port}"
+        f"{what} is impossible: broker {node.node_id} at {node.host!r}:{node.port}"
     )
     # Another broker may send a good response, and so may this one later.
     error.retriable = True

@@ -252,7 +252,7 @@ def _checked(mechanism: Any) -> Any:
     """Return a plugin's mechanism.
 
     Raises:
-        ConfigurationError: It has not the methods of one.
+        ConfigurationError: The object does not have the methods of a mechanism.
     """
     if not all(callable(getattr(mechanism, name, None)) for name in ("first", "respond")):
         raise ConfigurationError(

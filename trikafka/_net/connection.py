@@ -41,7 +41,7 @@ from .session import AFTER_REFUSAL, Authenticate, CredentialsUnavailableError, S
 from .transport import STREAM_ERRORS, FrameReader, Transport
 
 _MOST_IN_FLIGHT = 100
-#: The seconds in which the reader meets the end of a connection that cannot be written.
+#: Seconds for the reader to find an alert, or the end, of a connection that cannot be written to.
 _ALERT_WITHIN = 1.0
 _CLOSED = ConnectionError("it was closed")
 _log = logging.getLogger("trikafka.brokers")
@@ -556,7 +556,8 @@ class Connection:
                 for sent in requests.gave(frames, transport.send_now(frames)):
                     self._settle(sent)
         except OSError as error:
-            if not self._awaits_alert:  # else the writer meets the same error
+            # While an alert may come, the writer meets the same error, and waits for the alert.
+            if not self._awaits_alert:
                 self._break(error)
         if requests.rest or transport.pending:
             self._wake.set()
@@ -676,10 +677,10 @@ class Connection:
             and cause is not _CLOSED
             and self._awaits_alert
         ):
-            # Without an alert. Some systems drop it when the peer resets the connection.
+            # There was no alert. Some systems drop it when the peer resets the connection.
             why += (
-                "; so ends a connection with a client certificate that the broker does not accept, "
-                "or without one that it wants (ssl_certfile)"
+                "; a broker also ends connections like this if it does not accept the client's "
+                "certificate, or wants one (ssl_certfile)"
             )
         error = KafkaConnectionError(f"lost the connection to {self.node}{why}")
         error.__cause__ = cause

@@ -258,8 +258,8 @@ class ClientCredentials:
         token = secret(answer["access_token"])
         if not is_token(token):  # kept, it would fail each authentication of its life
             return HandshakeError(
-                f"the token endpoint {place} answered with an access_token that is no text without "
-                "spaces and control characters"
+                f"the token endpoint {place} answered with an access_token that is empty, not ASCII, "
+                "or has spaces or control characters"
             )
         lifetime = math.nan
         with contextlib.suppress(TypeError, ValueError, OverflowError):

@@ -121,5 +121,6 @@ def _secured(
     except (TypeError, ValueError):  # an empty name, a leading dot, a null character, a long part
         pass
     raise KafkaConnectionError(
-        f"cannot connect to {node}: {node.host!r} is no host name or address that TLS can check"
+        f"cannot connect to {node}: TLS cannot check a certificate for {node.host!r}, which is "
+        "neither a host name nor an address"
     )

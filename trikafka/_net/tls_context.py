@@ -188,7 +188,7 @@ class TlsContexts:
                 try:
                     status = os.stat(text)
                     seen.append((status.st_mtime_ns, status.st_size, status.st_ino))
-                except (OSError, ValueError):  # There is no such file, or the text is no path.
+                except (OSError, ValueError):  # There is no such file, or the text is not a path.
                     seen.append(None)
         return seen
 
@@ -306,7 +306,7 @@ def _revocations(given: str) -> str:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: The setting is no path.
+        ValueError: The setting is not a path.
         ConfigurationError: There is no list, or one of them is damaged.
     """
     text = given if _PEM in given else secret(Path(given).read_bytes().decode("latin-1"))

@@ -97,7 +97,7 @@ def set_(
 
     if click.get_current_context().args:
         raise click.UsageError(
-            "give one user; a password is no argument, which other users of this machine see: give "
+            "give one user, and no password: other users of this machine see arguments; give "
             "--password-file or --password-env"
         )
     password = _password(password_file, password_env)

@@ -207,9 +207,10 @@ def _name_the_level(rest: MutableMapping[str, Any]) -> list[str]:
     Returns the property with the reason, in a list, if it has no effect.
     """
     names = ("compression.type", "compression_type", "compression.codec", "compression_codec")
-    codec = plain(str(next((rest[name] for name in names if name in rest), "none")))
-    level = plain(str(rest.pop(_LEVEL, "-1")))
-    if level == "-1":
+    codec = plain(str(next((rest[name] for name in names if rest.get(name) is not None), "none")))
+    given = rest.pop(_LEVEL, None)
+    level = plain(str(given))
+    if given is None or level == "-1":
         return []
     if codec not in _LEVELS:
         return [f"{_LEVEL} ({codec} has no levels)"]
@@ -261,8 +262,10 @@ def _partitioner(name: str, value: object) -> object:
 
 def _translated(name: str, value: Any, rule: PropertyRule, found: Setting) -> Any:
     """Return a property's value in the form of its setting; ``None`` stands for the default."""
-    if value is None and found.name == "auto_offset_reset":
-        return None  # the default, and not "none", which is an error where no offset is committed
+    # None asks for nothing, unlike the text "none": that makes a missing offset an error, or means
+    # no limit of idle time. Only in aiokafka's keyword None means no limit, too.
+    if value is None and name != "connections_max_idle_ms":
+        return None
     if rule.values and (text := plain(str(value)).lower()) in rule.values:
         return rule.values[text]
     if found.name == "partitioner":
@@ -413,7 +416,7 @@ def _read_file(path: str | os.PathLike[str]) -> dict[str, str]:
         raise ConfigurationError(f"the properties cannot be read: {path}, {error}") from error
     except ValueError as error:  # a null character, or half a surrogate pair
         raise ConfigurationError(
-            f"the properties cannot be read: {path!r} is no path: {error}"
+            f"the properties cannot be read: {path!r} is not a path: {error}"
         ) from error
 
 

@@ -17,7 +17,11 @@ _IN_WORDS = (
         ),
         rf"\1={_HIDDEN}",
     ),
-    (re.compile(r"\b(basic|bearer) [\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {_HIDDEN}"),
+    # A plain word is the library's own, as in "Basic authentication required".
+    (
+        re.compile(r"\b((?i:basic|bearer)) (?![A-Za-z][a-z]{,15}[.,:;!)]?(?:\s|$))[\w.~+/=-]{8,}"),
+        rf"\1 {_HIDDEN}",
+    ),
 )
 #: A part of every private key in PEM.
 _KEY = "PRIVATE KEY-----"

@@ -114,7 +114,7 @@ class _Conversation:
             or not isinstance(signer.token, str | None)
         ):
             signer = given = None  # may be secret, and a traceback would show it
-            raise ValueError("the credentials are no AwsCredentials of texts, or one is empty")
+            raise ValueError("the credentials must be AwsCredentials, of texts that are not empty")
         query = presigned(
             signer,
             datetime.now(UTC),
@@ -140,7 +140,7 @@ class MskIam:
         self, mechanism: str, config: ClientConfig
     ) -> Callable[[Node], object] | None:
         return (
-            # The dot of an absolute name in DNS is no part of the host that is signed.
+            # The dot at the end of an absolute name in DNS is not part of the host that is signed.
             (lambda node: _Conversation(self._credentials, node.host.removesuffix(".")))
             if mechanism == "AWS_MSK_IAM"
             else None
