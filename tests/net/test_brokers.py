@@ -369,13 +369,21 @@ class _Tunnel(trio.abc.Stream):
 
 @pytest.mark.parametrize(
     "error",
-    [RuntimeError(_LEAK), trio.ClosedResourceError(), EOFError(), ssl.SSLError("x")],
+    [
+        RuntimeError(_LEAK),
+        trio.ClosedResourceError(),
+        EOFError(),
+        ssl.SSLError("x"),
+        ssl.SSLCertVerificationError("x"),
+        trikafka.KafkaConnectionError("x"),
+    ],
     ids=lambda e: f"{e!r}"[:5],
 )
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("met_by", ["handshake", "reader", "writer"])
 async def test_tunnels_own_error_is_a_lost_connection(
-    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, error: Exception, tls: bool
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, error: Exception, met_by: str
 ) -> None:
+    tls = met_by == "handshake"
     tunnels: list[_Tunnel] = []
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
@@ -396,7 +404,8 @@ async def test_tunnels_own_error_is_a_lost_connection(
             await producer.send("t", b"1")
             for tunnel in tunnels:
                 tunnel.error = error
-                await tunnel.inner.aclose()
+                if met_by == "reader":
+                    await tunnel.inner.aclose()
             await producer.send("t", b"2")
         assert [record.value for record in cluster.records("t", 0)] == [b"1", b"2"]
     assert "hunter2" not in caplog.text

@@ -581,7 +581,7 @@ class Connection:
                 # in `requests.rest` came during the send and is still to be written.
                 for sent in requests.gave(() if mine else requests.rest, 0):
                     self._settle(sent)
-        except STREAM_ERRORS as error:
+        except (*STREAM_ERRORS, TrikafkaError) as error:
             if self._awaits_alert:
                 await trio.sleep(_ALERT_WITHIN)
             self._break(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from typing import TypeGuard
 
 from ..errors import HandshakeError, KafkaConnectionError, TrikafkaError
 from ..errors.peer_text import peer_text
@@ -71,7 +72,16 @@ def closed_in_handshake(node: Node) -> TrikafkaError:
 
 def is_wrong_name(error: BaseException) -> bool:
     """Return whether the certificate is good, but for another name than the dialled one."""
-    return isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _WRONG_NAME
+    return _is_of_certificate(error) and error.verify_code in _WRONG_NAME
+
+
+def _is_of_certificate(error: BaseException) -> TypeGuard[ssl.SSLCertVerificationError]:
+    """Return whether OpenSSL has refused the broker's certificate.
+
+    An error that Python code raises, such as a stream of the user's ``dial``, has no code, and may
+    be about another certificate.
+    """
+    return isinstance(error, ssl.SSLCertVerificationError) and hasattr(error, "verify_code")
 
 
 def explain(error: ssl.SSLError, node: Node, names: str | None = None) -> TrikafkaError:
@@ -80,9 +90,7 @@ def explain(error: ssl.SSLError, node: Node, names: str | None = None) -> Trikaf
     ``names`` are the names in the broker's certificate; ``None`` if they are unknown.
     """
     explained = (
-        _of_certificate(error, node, names)
-        if isinstance(error, ssl.SSLCertVerificationError)
-        else _of_peer(error, node)
+        _of_certificate(error, node, names) if _is_of_certificate(error) else _of_peer(error, node)
     )
     explained.__cause__ = error
     return explained
