@@ -238,17 +238,6 @@ async def test_wrong_credentials_function_is_explained(
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [None, 5, object()])
-async def test_wrong_mechanism_of_a_plugin_is_explained(given: object) -> None:
-    authenticator = SaslAuthenticator(config(**PLAIN), lambda node: given)
-
-    async def ask(request: Any) -> Any:
-        raise AssertionError(request)
-
-    with pytest.raises(HandshakeError, match=r"must return an object with first\(\) and respond"):
-        await authenticator(ask, NODE)
-
-
 async def _negotiate_alone(broker: Broker) -> None:
     await broker.answer(await broker.request(), error_code=0, api_keys=SASL_OFFERED)
 
