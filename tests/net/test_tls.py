@@ -458,6 +458,7 @@ async def test_directory_of_authorities_is_searched(tmp_path: Path) -> None:
         ),
         ({"ssl_ciphers": "NONE-OF-THEM"}, "knows no cipher of 'NONE-OF-THEM'"),
         ({"ssl_ciphers": "AES\0"}, "knows no cipher of 'AES"),
+        ({"ssl_ciphers": "TLS_AES_256_GCM_SHA384"}, r"those of TLS 1\.3 cannot be chosen"),
         ({"ssl_certfile": "/no/such"}, "ssl_certfile '/no/such': No such file"),
         ({"ssl_certfile": PEM}, r"ssl_certfile \(PEM text\): OpenSSL cannot read it"),
     ],

@@ -238,7 +238,8 @@ def make_context(config: ClientConfig, *, anonymous: bool = False) -> ssl.SSLCon
             context.set_ciphers(config.ssl_ciphers)
         except (ssl.SSLError, ValueError):  # ValueError: a null character
             raise ConfigurationError(
-                f"ssl_ciphers: OpenSSL knows no cipher of {config.ssl_ciphers!r}"
+                f"ssl_ciphers: OpenSSL knows no cipher of {config.ssl_ciphers!r} for TLS 1.2; those "
+                "of TLS 1.3 cannot be chosen"
             ) from None
     if config.ssl_certfile is not None and not anonymous:
         _present(context, config)
