@@ -375,7 +375,7 @@ class _Tunnel(trio.abc.Stream):
         EOFError(),
         ssl.SSLError("x"),
         ssl.SSLCertVerificationError("x"),
-        trikafka.KafkaConnectionError("x"),
+        trikafka.ProtocolError("x"),
     ],
     ids=lambda e: f"{e!r}"[:5],
 )

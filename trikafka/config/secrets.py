@@ -19,7 +19,7 @@ _IN_WORDS = (
     ),
     # A plain word is the library's own, as in "Basic authentication required".
     (
-        re.compile(r"\b((?i:basic|bearer)) (?![A-Za-z][a-z]{,15}[.,:;!)]?(?:\s|$))[\w.~+/=-]{8,}"),
+        re.compile(r"\b((?i:basic|bearer)) (?![A-Za-z][a-z]{,15}[.,:;!?)]*(?:\s|$))[\w.~+/=-]{8,}"),
         rf"\1 {_HIDDEN}",
     ),
 )
