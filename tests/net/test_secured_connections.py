@@ -25,7 +25,7 @@ from trikafka._net.connection import Connection
 from trikafka._net.oauth import ClientCredentials
 from trikafka._net.session import Authenticate
 from trikafka._net.tls_context import TlsContexts
-from trikafka._net.transport import SocketTransport, Views, transport_of
+from trikafka._net.transport import SocketTransport, StreamTransport, Views, transport_of
 from trikafka._wire.sasl import Scram
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import HandshakeError, KafkaConnectionError
@@ -136,6 +136,36 @@ async def test_alert_behind_a_failed_write_is_the_cause() -> None:
             nursery.start_soon(connection.run)
             with pytest.raises(HandshakeError, match="asks for a client certificate"):
                 await connection.negotiate("1")
+
+
+class _Unwritable(StreamTransport):
+    """A transport that cannot be written to, and whose reader meets an alert after a while."""
+
+    alert_after: float
+
+    async def receive_into(self, view: memoryview) -> int:
+        await trio.sleep(self.alert_after)
+        raise HandshakeError("the broker asks for a client certificate")
+
+    async def send_all(self, views: Views) -> None:
+        raise trio.BrokenResourceError("reset")
+
+
+@pytest.mark.parametrize(
+    ("alert_after", "error"), [(0.5, HandshakeError), (5.0, KafkaConnectionError)]
+)
+async def test_failed_write_awaits_an_alert(
+    autojump_clock: MockClock, alert_after: float, error: type[Exception]
+) -> None:
+    ours, _ = trio.testing.memory_stream_pair()
+    transport = _Unwritable(ours)
+    transport.alert_after = alert_after
+    connection = Connection(transport, NODE, config(security_protocol="SSL"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        with pytest.raises(error, match="certificate"):
+            await connection.negotiate("1")
+    assert trio.current_time() == min(alert_after, 1)
 
 
 async def test_reset_without_an_alert_is_explained(autojump_clock: MockClock) -> None:
