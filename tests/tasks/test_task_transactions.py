@@ -75,6 +75,28 @@ async def test_commit_in_a_transaction_is_refused(autojump_clock: Clock, by: str
         assert cluster.committed("g", ("t", 0)) is not None
 
 
+@pytest.mark.parametrize("what", ["commit", "transaction"])
+async def test_mistake_in_transaction_is_no_dead_letter(autojump_clock: Clock, what: str) -> None:
+    """The handler of the next record would meet it, too."""
+
+    async def handler(record: Record) -> None:
+        if what == "commit":
+            await consumer.commit()
+        async with producer.transaction():
+            raise AssertionError("a producer has one transaction at a time")
+
+    async with (
+        cluster_of(1, records=5) as cluster,
+        transacting(cluster) as producer,
+        consumer_of(cluster) as consumer,
+    ):
+        cluster.create_topic("dead", 1)
+        with trio.fail_after(60), pytest.raises(IllegalStateError, match="transaction"):
+            await trikafka.run_tasks(consumer, handler, producer=producer, dead_letter="dead")
+        assert not cluster.records("dead", 0)
+        assert cluster.committed("g", ("t", 0)) is None
+
+
 def transacting(cluster: ScriptedCluster, name: str = "x", **settings: Any) -> Any:
     return producer_of(cluster, transactional_id=name, **settings)
 

@@ -23,6 +23,7 @@ from ..errors import (
     ClientFailedError,
     ConfigurationError,
     ErrorCode,
+    IllegalStateError,
     RecordTooLargeError,
     TransactionError,
     TrikafkaError,
@@ -269,7 +270,7 @@ class Handling:
             delay = backoff(work.attempts, policy.backoff_ms, policy.backoff_max_ms)
             _log.info("%s is tried again in %.3g s: %r", _where(work), delay, error)
             return FailureAction.AGAIN, delay
-        if self._dead_letter is None or any(map(is_not_the_records, members(error))):
+        if self._dead_letter is None or any(map(self._meets_every_record, members(error))):
             return FailureAction.RAISE, 0.0
         work.dead = error
         for record in work.records:
@@ -285,6 +286,14 @@ class Handling:
             error,
         )
         return FailureAction.DEAD, 0.0
+
+    # What a transaction does not allow (consumer.commit(), a second transaction), it allows for no
+    # record. Dead letters would drain the topic, and commit it.
+    def _meets_every_record(self, member: BaseException) -> bool:
+        """Return whether the next record would meet the same error."""
+        return is_not_the_records(member) or (
+            self._in_transaction and isinstance(member, IllegalStateError)
+        )
 
     def _retriable(self, error: Exception, policy: RetryPolicy) -> bool:
         """Return whether the policy allows another attempt after this error.
