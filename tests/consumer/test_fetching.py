@@ -351,6 +351,7 @@ async def test_leader_hint_spares_a_metadata_request(autojump_clock: Clock) -> N
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.UNKNOWN_SERVER_ERROR,
+        9_999,  # of a newer broker
     ],
 )
 async def test_passing_errors_are_retried_with_backoff(autojump_clock: Clock, code: int) -> None:
@@ -361,6 +362,50 @@ async def test_passing_errors_are_retried_with_backoff(autojump_clock: Clock, co
         assert len(await values(consumer, 2)) == 2
         assert 0.6 < trio.current_time() - began < 3
         assert len(cluster.requests("Fetch")) <= 6
+
+
+#: A broker's own fault: without a reason, or with the code of a newer broker.
+UNEXPLAINED = pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, 9_999])
+
+
+@UNEXPLAINED
+async def test_fault_of_a_whole_response_passes(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    """A broker reports by such a response that the request as a whole made it fail."""
+
+    async def failing(request: Any, default: Any) -> Any:
+        response = await default()
+        response.error_code = code
+        return response
+
+    async with cluster_of(2, records=2) as cluster, consumer_of(cluster) as consumer:
+        cluster.on("Fetch", failing, 4)
+        consumer.assign([T0, T1])
+        began = trio.current_time()
+        assert len(await values(consumer, 4)) == 4
+        assert 0.6 < trio.current_time() - began < 5
+        assert len(cluster.requests("Fetch")) <= 8
+    assert caplog.text.count("cannot fetch from broker 0, trying again") == 1
+
+
+@UNEXPLAINED
+@pytest.mark.parametrize("api", ["OffsetFetch", "ListOffsets", "OffsetForLeaderEpoch"])
+async def test_fault_in_a_look_up_ends_no_receive(
+    autojump_clock: Clock, api: str, code: int
+) -> None:
+    async with (
+        cluster_of(nodes=2, records=2) as cluster,
+        consumer_of(cluster, group_id="g") as consumer,
+    ):
+        rule = cluster.fail(api, code, 3)
+        consumer.assign([T0])
+        with trio.fail_after(10):
+            assert len(await values(consumer, 2)) == 2
+            cluster.move_leader("t", 0, 1)
+            cluster.append("t", 0, [b"more"])
+            assert await values(consumer, 1) == [b"more"]
+        assert rule.spent
 
 
 async def test_fetching_resumes_after_an_outage(

@@ -16,7 +16,13 @@ from trio.testing import MockClock as Clock
 import trikafka
 from trikafka._managers.share import fetch
 from trikafka.error_codes import ErrorCode
-from trikafka.errors import AcknowledgementError, DamagedResponseError, LockLostError, TrikafkaError
+from trikafka.errors import (
+    AcknowledgementError,
+    DamagedResponseError,
+    LockLostError,
+    TrikafkaError,
+    from_code,
+)
 
 
 async def test_a_close_settles_what_a_fetch_carries(autojump_clock: Clock) -> None:
@@ -584,19 +590,19 @@ async def test_a_failing_partition_slows_no_other(autojump_clock: Clock, code: i
 
 
 @pytest.mark.parametrize("part", [False, True])
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, 9_999])
 async def test_a_brokers_own_fault_ends_no_receive(
-    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, part: bool
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, part: bool, code: int
 ) -> None:
     async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
         (await queue.receive()).accept()
         await queue.flush()
-        code = ErrorCode.UNKNOWN_SERVER_ERROR
         rule = cluster.fail("ShareFetch", code, 3, topic="t" if part else None)
         with trio.fail_after(10):
             await until(lambda: rule.spent)
             cluster.append("t", 0, [b"more"])
             (await queue.receive()).accept()
-        assert len([each for each in caplog.messages if "UNKNOWN_SERVER_ERROR" in each]) == 1
+        assert len([each for each in caplog.messages if from_code(code).name in each]) == 1
 
 
 async def test_busy_threads_delay_no_records(busy_threads: None) -> None:

@@ -43,6 +43,14 @@ def may_be_lifted(error: TrikafkaError) -> bool:
     """Return whether the refusal ``error`` may pass without a change of the program."""
     if isinstance(error, AuthenticationError | AuthorizationError | GroupFullError):
         return True
+    return is_unexplained(error)
+
+
+def is_unexplained(error: TrikafkaError) -> bool:
+    """Return whether a broker reported a fault of its own, without a reason that is known here.
+
+    A code of a newer broker counts as UNKNOWN_SERVER_ERROR, as in Java's client.
+    """
     if not isinstance(error, BrokerResponseError):
         return False
     return error.code == ErrorCode.UNKNOWN_SERVER_ERROR or error.code not in KNOWN_CODES

@@ -27,6 +27,7 @@ from ..._state.consumer.subscription import Subscription
 from ..._wire.fetch import FetchMessage
 from ...config import ConsumerConfig
 from ...errors import FetchSessionError, KafkaConnectionError, TrikafkaError
+from ...errors.refusals import is_unexplained
 from ...interfaces import MetadataManager
 from ...types import Node
 from .fetch_responses import FetchResponses
@@ -327,7 +328,7 @@ class Fetcher:
             node.node_id, trio.current_time() + self._config.metadata_max_age_ms / 1000
         )
         self._metadata.request_update()
-        if not error.retriable:
+        if not (error.retriable or is_unexplained(error)):
             for wanted in list(session.wanted.values()):
                 wanted.ticket.partition.failed(error)
         return False

@@ -32,6 +32,7 @@ from ...errors import (
     OffsetMovedToTieredStorageError,
     from_code,
 )
+from ...errors.refusals import is_unexplained
 from ...interfaces import MetadataManager
 from ...types import Node, TopicPartition
 from .resets import Resets
@@ -304,10 +305,10 @@ class FetchResponses:
         elif hinted:
             # The new leader is known already (KIP-951): no wait, no metadata request.
             pass
-        elif error.retriable or error.code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            # By UNKNOWN_SERVER_ERROR a broker reports a fault of its own. Most of these pass, and
-            # the fetches go on, as those of Java's consumer. An error of a receive would end a
-            # worker for one of them. One that stays is in health().
+        elif error.retriable or is_unexplained(error):
+            # Most faults of a broker's own pass, and the fetches go on, as those of Java's
+            # consumer. An error of a receive would end a worker for one of them. One that stays is
+            # in health().
             if error.refresh_metadata:
                 self._metadata.request_update()
             self._back_off_from(partition)

@@ -27,6 +27,7 @@ from ...config import ConsumerConfig
 from ...config.resets import OffsetReset
 from ...errors import NoOffsetForPartitionError, TrikafkaError
 from ...errors.copies import again
+from ...errors.refusals import is_unexplained
 from ...interfaces import CommitManager, Found, MetadataManager, OffsetsManager
 from ...types import Node, OffsetSpec, TopicPartition
 from ..commits.offset_messages import OffsetTopics
@@ -128,7 +129,7 @@ class Positions:
                     if partition not in self._assignment.unlocated:
                         continue  # located or gone meanwhile
                     failure = failures.of(partition.tp)
-                    if failure is not None and not failure.retriable:
+                    if failure is not None and not (failure.retriable or is_unexplained(failure)):
                         partition.failed(again(failure))
                     else:
                         self._missing.leader(partition)

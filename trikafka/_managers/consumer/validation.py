@@ -22,6 +22,7 @@ from ..._state.consumer.assignment import AssignedPartition, Assignment
 from ..._wire.fetch import EpochEndOffset
 from ...config import ConsumerConfig
 from ...errors import ErrorCode, TrikafkaError, UnsupportedVersionError, from_code
+from ...errors.refusals import is_unexplained
 from ...interfaces import MetadataManager
 from ...types import Node, TopicPartition
 from .missing import MissingPartitions
@@ -103,7 +104,7 @@ class PositionValidator:
     async def _ask(self, node: Node, asked: _Asked) -> None:
         """Ask one leader.
 
-        Raises the first retriable error; any other error fails its partition.
+        Raises the first error that may pass; any other error fails its partition.
         """
         limit = self._config.request_timeout
         request = self._request(asked)
@@ -134,7 +135,7 @@ class PositionValidator:
                     f"validating the position of {partition.tp}",
                     operation="Describe",
                 )
-                if error.retriable:
+                if error.retriable or is_unexplained(error):
                     failure = failure or error
                 else:
                     partition.failed(error)

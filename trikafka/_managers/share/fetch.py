@@ -60,6 +60,7 @@ from ...errors import (
 )
 from ...errors.copies import again
 from ...errors.peer_text import peer_text
+from ...errors.refusals import is_unexplained
 from ...interfaces import MetadataManager
 from ...types import Node, TopicPartition
 from ..cluster.metadata import Metadata
@@ -663,9 +664,9 @@ class ShareFetcher:
             self._report(broker, error)
         return False
 
-    # By UNKNOWN_SERVER_ERROR a broker reports a fault of its own. Most of these pass, and the fetches
-    # go on, as those of Java's consumers. An error of a receive would end a worker for one of them.
-    # One that stays is in health(), as any partition without progress.
+    # Most faults of a broker's own pass, and the fetches go on, as those of Java's consumers. An
+    # error of a receive would end a worker for one of them. One that stays is in health(), as any
+    # partition without progress.
     def _report(self, broker: _Broker, error: TrikafkaError) -> None:
         """Log an error once; have a receive raise it if it will not pass."""
         self.last_error = error
@@ -674,7 +675,7 @@ class ShareFetcher:
         _log.warning(
             "broker %d does not serve the share consumer, trying again: %s", broker.node_id, error
         )
-        if not error.retriable and error.code != ErrorCode.UNKNOWN_SERVER_ERROR:
+        if not (error.retriable or is_unexplained(error)):
             self._buffer.put_error(again(error))
             self._deliver.notify()
 
@@ -903,9 +904,9 @@ class ShareFetcher:
         *,
         repeats: bool = False,
     ) -> None:
-        """Take in that acknowledgements of these partitions were refused.
+        """Record why acknowledgements of these partitions were refused.
 
-        Logs that at once, then every five minutes, unless they are repeated.
+        Unless they are repeated, log the refusal at once, and again every five minutes.
         """
         now = trio.current_time()
         moved = error.code in _HAS_NO_LOCKS  # part of the life of a cluster
