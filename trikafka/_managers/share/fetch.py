@@ -418,8 +418,9 @@ class ShareFetcher:
         for node_id, broker in self._brokers.items():
             changed |= broker.session.want(shares.get(node_id, ()))
             held = broker.session.live_partitions()
-            broker.keep_only(held | broker.session.wanted.keys() | broker.session.resting)
-            for key in held | broker.session.wanted.keys():
+            known = held | broker.session.wanted.keys() | broker.session.resting
+            broker.keep_only(known)
+            for key in known:
                 leader = self._leader(key)
                 tp = self.name(key)
                 if leader is None:
