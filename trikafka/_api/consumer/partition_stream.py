@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 import trio
@@ -44,14 +44,32 @@ _log = logging.getLogger("trikafka.streams")
 
 
 class HandledRecord:
-    """A record that one of several handlers of a partition has in hand."""
+    """A record that one of several handlers of a partition has in hand: a block, entered once."""
 
-    __slots__ = ("offset", "since", "warned")
+    __slots__ = ("_handlers", "offset", "since", "warned_at")
 
-    def __init__(self, offset: int) -> None:
+    # There is one for each record. A generator with @contextmanager and a Reminder take twice the
+    # time.
+    def __init__(self, offset: int, handlers: dict[HandledRecord, None]) -> None:
         self.offset = offset
         self.since = trio.current_time()
-        self.warned = Reminder()
+        self.warned_at: float | None = None  # when a warning about this record was logged last
+        self._handlers = handlers
+
+    def __enter__(self) -> None:
+        self._handlers[self] = None
+
+    def __exit__(self, *_: object) -> None:
+        del self._handlers[self]
+
+    def warned(self, now: float) -> None:
+        """Record that a warning about the record was logged."""
+        self.warned_at = now
+
+    def restart(self, now: float) -> None:
+        """Count the time in hand from ``now`` on."""
+        self.since = now
+        self.warned_at = None
 
 
 class PartitionStream(Generic[Key, Value]):
@@ -455,20 +473,14 @@ class PartitionStream(Generic[Key, Value]):
         """
         self._processed_by = processed
 
-    @contextmanager
-    def handling_beside(self, offset: int) -> Iterator[None]:
+    def handling_beside(self, offset: int) -> AbstractContextManager[None]:
         """Mark the time in which one of several handlers has the record at ``offset`` in hand.
 
         While other handlers make progress, or the worker waits for more, the stream alone cannot
         tell that this one is stuck. The log and ``health()`` name its record after
         ``max_poll_interval_ms``.
         """
-        handled = HandledRecord(offset)
-        self._handlers[handled] = None
-        try:
-            yield
-        finally:
-            del self._handlers[handled]
+        return HandledRecord(offset, self._handlers)
 
     @contextmanager
     def awaiting_predecessor(self) -> Iterator[None]:
@@ -577,14 +589,13 @@ class PartitionStream(Generic[Key, Value]):
         self._last_seen = trio.current_time()
         self._warned.forget()
         for handled in self._handlers:
-            handled.since = self._last_seen
-            handled.warned.forget()
+            handled.restart(self._last_seen)
 
     def _due_for_warning(self, limit: float) -> float | None:
         """Return when to warn about the handler; ``None`` while it is not stuck."""
         if (longest := self._longest) is not None:
             since: float | None = longest.since
-            warned_at = longest.warned.logged_at
+            warned_at = longest.warned_at
         else:
             since = self._held_since
             warned_at = self._warned.logged_at
@@ -595,7 +606,7 @@ class PartitionStream(Generic[Key, Value]):
     def _warn(self, now: float, limit: float) -> None:
         """Log that the handler is stuck."""
         if (longest := self._longest) is not None:
-            longest.warned.logged(now)
+            longest.warned(now)
             _log.warning(
                 "the handler of %s has not returned for max_poll_interval_ms (%g ms): it has held "
                 "the record at offset %s for %.0f s; no later offset can be committed",
