@@ -90,6 +90,9 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 #: The most bytes of a text that brokers read.
 _LONGEST_TEXT = 0x7FFF
+#: The types of fields, and of the items of lists, that hold no text.
+_NUMBERS = ("bool", "int8", "int16", "uint16", "int32", "uint32", "int64", "float64", "uuid")
+_WITHOUT_TEXTS = frozenset((*_NUMBERS, *(f"[]{kind}" for kind in _NUMBERS), "bytes", "records"))
 #: From this size (bytes) on, a copy costs more than a piece of its own.
 _LARGE = 16_384
 #: The compact form of the usual counts.
@@ -269,7 +272,7 @@ def _too_long(what: str, size: int) -> str:
 # which looks like an outage, so the request would be repeated until its time is up.
 def _check_texts(item: Any) -> None:
     """Raise ValueError if a request, or a struct in it, has a text that no broker reads."""
-    for name in item._struct.fields:
+    for name in _fields_with_texts(item.__class__):
         value = getattr(item, name)
         for each in value if isinstance(value, list | tuple | set | frozenset) else (value,):
             if isinstance(each, str):
@@ -278,6 +281,15 @@ def _check_texts(item: Any) -> None:
                     raise ValueError(_too_long(f"{name!r}", size))
             elif isinstance(each, DataContainer):
                 _check_texts(each)
+
+
+# Only large requests are checked, such as a commit of thousands of partitions. Most of their fields
+# are numbers. To look at these, too, took as long as the encoding.
+@lru_cache(maxsize=1_000)
+def _fields_with_texts(kind: Any) -> tuple[str, ...]:
+    """Return the names of a struct's fields that hold texts, or structs."""
+    fields = kind._struct.fields.items()
+    return tuple(name for name, field in fields if field.type_str not in _WITHOUT_TEXTS)
 
 
 def _compact_count(count: int) -> bytes:
