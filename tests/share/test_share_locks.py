@@ -937,6 +937,25 @@ async def test_a_leaders_next_epoch_costs_no_lock(autojump_clock: Clock) -> None
         await delivery.acknowledged()
 
 
+async def test_an_epoch_during_a_rest_costs_no_lock(autojump_clock: Clock) -> None:
+    """A partition that fails is not fetched for a while. Its leader may begin an epoch then."""
+    async with cluster_of(2, records=1) as cluster, queue_of(cluster, max_in_flight=1) as queue:
+        rule = cluster.fail("ShareFetch", 15, None, topic="t", partition=0)
+        (await queue.receive()).accept()
+        await queue.flush()
+        session = next(iter(queue._parts.fetcher._brokers.values())).session
+        await until(lambda: len(session.resting) == 1)
+        cluster.move_leader("t", 0, 0)
+        await queue._parts.metadata.refresh({"t"})
+        assert session.resting
+        rule.remove()
+        async with await queue.receive() as delivery:
+            assert delivery.record.partition == 0
+            cluster.move_leader("t", 0, 0)
+            await trio.sleep(1)
+        await delivery.acknowledged()
+
+
 async def test_a_far_broker_spares_the_metadata(autojump_clock: Clock) -> None:
     async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:
         cluster.shares.times.lock = 100
