@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from tasking import Stuck, cluster_of, consumer_of, producer_of, running, until
+from tasking import Stuck, cluster_of, committed, consumer_of, producer_of, running, until
 from trio.testing import MockClock as Clock
 
 import trikafka
@@ -73,6 +73,33 @@ async def test_commit_in_a_transaction_is_refused(autojump_clock: Clock, by: str
         await consumer.receive()
         await consumer.commit()  # outside of the run
         assert cluster.committed("g", ("t", 0)) is not None
+
+
+async def test_start_may_commit_beside_a_transaction(autojump_clock: Clock) -> None:
+    """The transaction of other partitions says nothing of the one that begins."""
+    begun: list[int] = []
+
+    async def prepare(tp: TopicPartition) -> None:
+        if tp.partition == 1:
+            await until(lambda: bool(begun))
+            consumer.seek(tp, 3)
+            await consumer.commit({tp: 3})
+            begun.append(1)
+
+    async def handler(record: Record) -> None:
+        begun.append(record.partition)
+        if record.partition == 0:
+            await until(lambda: 1 in begun)
+
+    async with (
+        cluster_of(2, records=5) as cluster,
+        transacting(cluster) as producer,
+        consumer_of(cluster) as consumer,
+        running(consumer, handler, producer=producer, prepare=prepare),
+    ):
+        await until(lambda: committed(cluster, 0) == 5)
+        await until(lambda: committed(cluster, 1) == 5)
+        assert begun.count(1) == 3
 
 
 @pytest.mark.parametrize("what", ["commit", "transaction"])

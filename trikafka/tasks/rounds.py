@@ -131,7 +131,7 @@ class TransactionRound:
         ``undecided`` is called each time that the outcome of the commit did not arrive in time. It
         returns the seconds until the next call of ``commit``, or raises.
         """
-        with self._consumer.in_transaction():
+        with self._consumer.in_transaction(self.ends.keys()):
             await self._in_transaction(producer, handle, undecided)
 
     async def _in_transaction(

@@ -10,7 +10,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -102,7 +110,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         self._closed = False  # for the user; never set back
         self._closing_begun = trio.Event()
         self._shut = False  # the group was left, the sockets are closed
-        self._in_transaction = False  # a worker's open transaction commits the offsets
+        # The partitions whose offsets a worker's open transaction commits.
+        self._in_transaction: Container[TopicPartition] = ()
         # The error of a listener in the background, for the next receive.
         self._unsubscribe_error: Exception | None = None
         parts.streams.serve(self)
@@ -640,7 +649,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             RebalanceInProgressError: The member has not joined its group yet.
             KafkaTimeoutError: No answer in time.
             IllegalStateError: :func:`process`, or :func:`run_tasks` with transactions, is in a
-                transaction, which commits the offsets.
+                transaction, which commits the offsets of one of the partitions.
             ConfigurationError: The consumer has no ``group_id``.
 
         When cancelled while the request is in flight, the commit may or may not have happened.
@@ -648,13 +657,15 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         check_timeout(timeout, 0.0)
         self._open()
         commits = self._commits()
-        if self._in_transaction:
-            raise IllegalStateError(
-                "commit() inside a transaction of process() or run_tasks(): the transaction commits "
-                "the offsets, and after an abort these records would be lost; leave the call out"
-            )
         owned = self._assignment.partitions
         todo = self._to_commit(offsets)
+        for tp in todo:
+            if tp in self._in_transaction:
+                raise IllegalStateError(
+                    f"commit() of {tp} inside a transaction of process() or run_tasks(): the "
+                    "transaction commits the offsets, and after an abort these records would be "
+                    "lost; leave the call out"
+                )
         began = {tp: (owned[tp], owned[tp].position) for tp in todo if tp in owned}
 
         def check() -> None:
@@ -805,17 +816,20 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             )
 
     @contextmanager
-    def in_transaction(self) -> Iterator[None]:
-        """Mark the time in which a worker's open transaction commits this consumer's offsets.
+    def in_transaction(self, partitions: Container[TopicPartition]) -> Iterator[None]:
+        """Mark the time in which a worker's open transaction commits offsets of ``partitions``.
 
-        :meth:`commit` raises :exc:`IllegalStateError` inside this block: what it commits stays
-        committed if the transaction is aborted, and those records would be lost.
+        :meth:`commit` raises :exc:`IllegalStateError` for them inside this block: what it commits
+        stays committed if the transaction is aborted, and those records would be lost.
+
+        Args:
+            partitions: The partitions. The worker may add some inside the block.
         """
-        self._in_transaction = True
+        self._in_transaction = partitions
         try:
             yield
         finally:
-            self._in_transaction = False
+            self._in_transaction = ()
 
     def _commits(self) -> CommitManager:
         """Return the commit manager. Raises :exc:`ConfigurationError` without a group."""
