@@ -6,6 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from types import CoroutineType
 from typing import Any
 
 import trio
@@ -73,7 +74,7 @@ async def called(what: str, function: Callable[..., Any], *arguments: object) ->
             awaited: then the work that the program believes to be done has not even begun.
     """
     result = await awaitable(what, function, function(*arguments))
-    if inspect.iscoroutine(result):
+    if type(result) is CoroutineType:
         name = result.__qualname__
         result.close()  # or Python warns that it was never awaited
         raise NotAsyncError(
