@@ -64,6 +64,10 @@ FREE |= {"authorized_operations", "allow_replication_factor_change", "fenced_bro
 FREE |= {"include_internal", "include_synonyms", "include_documentation"}
 
 
+def opened(cluster: ScriptedCluster) -> Any:
+    return trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial)
+
+
 def calls() -> Iterator[tuple[str, str]]:
     for name, call in inspect.getmembers(Admin, inspect.iscoroutinefunction):
         if not name.startswith("_") and name != "aclose":
@@ -78,9 +82,7 @@ async def test_wrong_argument_reaches_no_broker(
 ) -> None:
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,
-        trikafka.open_admin(
-            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-        ) as admin,
+        opened(cluster) as admin,
     ):
         call = getattr(admin, name)
         needed = [
@@ -107,9 +109,7 @@ def test_password_that_cannot_be_hashed_is_refused() -> None:
 async def test_quota_beyond_floats_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     async with (
         ScriptedCluster() as cluster,
-        trikafka.open_admin(
-            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-        ) as admin,
+        opened(cluster) as admin,
     ):
         with pytest.raises(ConfigurationError, match="above 0"):
             await admin.alter_client_quotas({QuotaEntity(user="a"): {"x": 10**400}})
@@ -172,9 +172,7 @@ async def test_mistakes_have_advice(autojump_clock: trio.testing.MockClock) -> N
         NewTopic("t", 3)  # type: ignore[arg-type]
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,
-        trikafka.open_admin(
-            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-        ) as admin,
+        opened(cluster) as admin,
     ):
         with pytest.raises(ConfigurationError, match=r"such as OffsetSpec\.LATEST"):
             await admin.list_offsets({T0: "latest"})  # type: ignore[dict-item]
@@ -189,9 +187,7 @@ async def test_mistakes_have_advice(autojump_clock: trio.testing.MockClock) -> N
 async def test_other_numbers_and_paths_are_taken(autojump_clock: trio.testing.MockClock) -> None:
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,
-        trikafka.open_admin(
-            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-        ) as admin,
+        opened(cluster) as admin,
     ):
         values: dict[str, Any] = {
             "a": numpy.int64(5),
@@ -242,9 +238,7 @@ async def test_rule_that_never_applies_is_logged(
     rules = [AclBinding("User:a", "read", "topic", "t", host=each) for each in (host, "10.1.1.1")]
     async with (
         ScriptedCluster() as cluster,
-        trikafka.open_admin(
-            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-        ) as admin,
+        opened(cluster) as admin,
     ):
         await admin.create_acls(rules)
         found = await admin.describe_acls()
@@ -265,9 +259,7 @@ async def test_rule_that_never_applies_is_logged(
 async def test_error_names_all_brokers(autojump_clock: trio.testing.MockClock) -> None:
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,
-        trikafka.open_admin(
-            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-        ) as admin,
+        opened(cluster) as admin,
     ):
 
         async def refuse(request: Any, default: Any) -> Any:
@@ -304,9 +296,7 @@ async def test_overlong_text_is_refused(
     """The call was repeated until its time was up: each attempt looked like an outage."""
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,
-        trikafka.open_admin(
-            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-        ) as admin,
+        opened(cluster) as admin,
     ):
         with pytest.raises(ConfigurationError, match=text):
             await call(admin)
@@ -318,9 +308,7 @@ async def test_long_name_fails_no_other_call(autojump_clock: trio.testing.MockCl
     long = TopicPartition("x" * 40_000, 0)
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,
-        trikafka.open_admin(
-            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-        ) as admin,
+        opened(cluster) as admin,
         trio.open_nursery() as nursery,
     ):
 
@@ -336,9 +324,7 @@ async def test_long_name_fails_no_other_call(autojump_clock: trio.testing.MockCl
 async def test_hanging_needs_a_number_of_seconds(autojump_clock: trio.testing.MockClock) -> None:
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,
-        trikafka.open_admin(
-            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-        ) as admin,
+        opened(cluster) as admin,
     ):
         with pytest.raises(ConfigurationError, match="longer_than must be a number of seconds"):
             await admin.find_hanging_transactions(longer_than=None)  # type: ignore[arg-type]

@@ -66,7 +66,8 @@ async def test_unsupported_kind_names_the_release(
         results = getattr(response, "results", None) or response.responses
         for result in results:
             if result.resource_name == "g":
-                result.error_code, result.error_message = int(ErrorCode.INVALID_REQUEST), words
+                result.error_code = int(ErrorCode.INVALID_REQUEST)
+                result.error_message = words
         return response
 
     group = ConfigResource(kind, "g")

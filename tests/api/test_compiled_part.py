@@ -57,7 +57,7 @@ def test_client_warns_once_at_the_opening_line(tmp_path: Path) -> None:
     assert "it was not built in the clone " in err
 
 
-def test_clone_and_installation_have_their_own_reason(tmp_path: Path) -> None:
+def test_each_place_has_its_own_reason(tmp_path: Path) -> None:
     error = ModuleNotFoundError("", name="trikafka._wire._native")
     assert _why(error, tmp_path).startswith(
         "it was not built: there was no Cython or no C compiler"

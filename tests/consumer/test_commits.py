@@ -375,7 +375,7 @@ async def test_position_left_by_assign_sets_nothing_back(
         assert sum(said in each for each in caplog.messages) == 1
 
 
-async def test_failed_commit_of_a_fenced_member_is_reported(
+async def test_failed_commit_when_fenced_is_reported(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By the end of its commit the member is out of the group, as one that never joined."""

@@ -900,7 +900,7 @@ class ShareFetcher:
     def _refused(
         self,
         broker: _Broker,
-        keys: Iterable[SharePartition],
+        keys: Collection[SharePartition],
         error: TrikafkaError,
         *,
         repeats: bool = False,
@@ -911,11 +911,9 @@ class ShareFetcher:
         """
         now = trio.current_time()
         moved = error.code in _HAS_NO_LOCKS  # part of the life of a cluster
-        some = False
         for key in keys:
-            some = True
             broker.refused(key, None if moved else error, now)
-        if some and not moved and not repeats and broker.refusals_logged.is_due(now):
+        if keys and not moved and not repeats and broker.refusals_logged.is_due(now):
             broker.refusals_logged.logged(now)
             _log.warning(
                 "broker %d refuses acknowledgements, so the group may deliver their records again: "
