@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 from trikafka import open_share_consumer
+from trikafka._api.share.scopes import block_scopes
 from trikafka.testing import ScriptedCluster
 from trikafka.testing.share import RecordState, SharedRecord
 
@@ -40,6 +41,13 @@ def queue_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
         dial=cluster.dial,
         **({"group_id": GROUP} | settings),
     )
+
+
+def take_complete_ways(queue: Any) -> None:
+    """Have blocks take their complete ways, with a new cancel scope each."""
+    core = queue._parts.core
+    core.current_task = None
+    core.scopes = block_scopes(core.enter_scope, None)
 
 
 def shared(cluster: ScriptedCluster, partition: int = 0) -> dict[int, SharedRecord]:

@@ -6,12 +6,21 @@ import math
 import random
 import signal
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from sharing import cluster_of, queue_of, quiet, shared, states, until
+from sharing import (
+    cluster_of,
+    queue_of,
+    quiet,
+    shared,
+    states,
+    take_complete_ways,
+    until,
+)
 from trio.testing import MockClock as Clock
 
 from trikafka import Delivery, TopicPartition
@@ -105,17 +114,15 @@ async def test_health_names_a_block_without_a_limit(autojump_clock: Clock) -> No
             assert queue.health().ok
 
 
-compiled = pytest.mark.skipif(name_in_use == "pure", reason="it always takes the complete way")
-
-
 @pytest.mark.parametrize(
-    "step", ["_enter", "_exit", "enter_scope", pytest.param("exit_scope", marks=compiled)]
+    ("step", "kept"),
+    [("_enter", False), ("_exit", False), ("_exit", True), ("enter_scope", True)],
 )
-def test_an_interrupt_leaves_no_record_open(step: str) -> None:
+def test_an_interrupt_leaves_no_record_open(step: str, kept: bool) -> None:
     """Ctrl-C comes at each line of a block's beginning, and of its end, in turn.
 
-    The scope's functions are those of a block of the usual kind: others wait, so that its
-    acknowledgement is neither the first nor the last.
+    ``enter_scope`` is called by a block of the usual kind: others wait, so that its acknowledgement
+    is neither the first nor the last. If scopes are ``kept``, ``_exit`` keeps that of its block.
     """
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
     usual, enters = step.endswith("scope"), "enter" in step
@@ -138,8 +145,8 @@ def test_an_interrupt_leaves_no_record_open(step: str) -> None:
                 core = queue._parts.core
                 if usual:
                     (await queue.receive()).accept()
-                else:
-                    core.current_task = None
+                elif not kept:
+                    take_complete_ways(queue)
                 delivery = await queue.receive()
                 sys.settrace(trace(line))
                 try:
@@ -165,49 +172,6 @@ def test_an_interrupt_leaves_no_record_open(step: str) -> None:
     assert len(struck) >= (1 if usual else 4)
 
 
-@compiled
-def test_interrupt_after_a_handler_leaves_none_open() -> None:
-    """A handler decides another record while a block ends, and Ctrl-C comes right after it.
-
-    The block then ends by its complete way, because its record does not follow the last decided one
-    any more.
-    """
-    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
-    struck: list[str] = []
-
-    async def main() -> None:
-        async with cluster_of(records=4) as cluster, queue_of(cluster) as queue:
-            first, delivery, other = [await queue.receive() for _ in range(3)]
-            first.accept()
-
-            def trace(frame: Any, event: str, argument: object) -> Any:
-                code = frame.f_code
-                if code is ShareCore.exit_scope.__code__ and not struck:
-                    struck.append("handler")
-                    other.accept()
-                if code is Delivery._leave.__code__ and struck == ["handler"]:
-                    struck.append("interrupt")
-                    signal.raise_signal(signal.SIGINT)
-                return trace
-
-            with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-                sys.settrace(trace)
-                try:
-                    async with delivery:
-                        pass
-                finally:
-                    sys.settrace(None)
-                await trio.lowlevel.checkpoint()
-            assert queue.statistics().delivered == 0
-            assert queue._parts.core.holdings.blocks == {}
-
-    try:
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    finally:
-        signal.signal(signal.SIGINT, earlier)
-    assert struck == ["handler", "interrupt"]
-
-
 @pytest.mark.parametrize("seed", range(30))
 async def test_both_ways_of_a_block_end_alike(autojump_clock: Clock, seed: int) -> None:
     """The quick way of a block, and the complete one, acknowledge the same."""
@@ -219,7 +183,7 @@ async def _blocks_at_random(seed: int, *, quick: bool) -> list[Any]:
     chance, seen = random.Random(seed), []
     async with cluster_of(records=40) as cluster, queue_of(cluster, max_in_flight=40) as queue:
         if not quick:
-            queue._parts.core.current_task = None
+            take_complete_ways(queue)
         deliveries = [await queue.receive() for _ in range(40)]
         chance.shuffle(deliveries)
         lost_at = chance.randrange(80)
@@ -251,6 +215,73 @@ async def _blocks_at_random(seed: int, *, quick: bool) -> list[Any]:
         states = [RecordState.DECIDED if each in decided else each for each in acquired.states]
         seen.append((states, bytes(acquired._types), acquired.held))
     return seen
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_blocks_beside_each_other_end_alike(autojump_clock: Clock, seed: int) -> None:
+    """Scopes that are kept change nothing for tasks whose blocks overlap, or are cut."""
+    outcomes = [await _overlapping_blocks(seed, quick=quick) for quick in (True, False)]
+    assert outcomes[0] == outcomes[1]
+
+
+async def _overlapping_blocks(seed: int, *, quick: bool) -> dict[int, Any]:
+    chance, seen = random.Random(seed), {}
+    plans = [
+        (chance.choice(["work", "inner", "nested", "children", "fail", "limit", "cut"]), *times)
+        for times in ((chance.random(), chance.random()) for _ in range(60))
+    ]
+
+    async def handle(queue: Any, number: int, began: float) -> None:
+        how, begins, lasts = plans[number]
+        await trio.sleep(begins)
+        try:
+            with trio.move_on_after(lasts / 2 if how == "limit" else math.inf) as scope:
+                async with queue.receive_nowait() as delivery:
+                    if how == "nested":
+                        async with queue.receive_nowait():
+                            await trio.sleep(lasts)
+                    if how == "cut":
+                        delivery.acquired.why_lost = "a test"
+                        delivery.lock_lost()
+                    if how == "fail":
+                        raise LookupError("a failing handler")
+                    with trio.CancelScope() if how == "inner" else nullcontext():
+                        await trio.sleep(lasts)
+                    if how == "children":
+                        async with trio.open_nursery() as nursery:
+                            nursery.start_soon(trio.sleep, lasts)
+            result = scope.cancelled_caught
+        except (LookupError, LockLostError) as error:
+            result = type(error).__name__
+        lasted = round(trio.current_time() - began, 6)
+        seen[number] = (how, result, lasted, trio.current_effective_deadline())
+        await trio.lowlevel.checkpoint()  # nothing that was cancelled is left
+
+    async with cluster_of(records=120) as cluster, queue_of(cluster, max_in_flight=120) as queue:
+        if not quick:
+            take_complete_ways(queue)
+        await queue.wait_receivable()
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number in range(len(plans)):
+                nursery.start_soon(handle, queue, number, began)
+        assert not queue._parts.core.holdings.blocks
+    return seen
+
+
+async def test_a_kept_scope_serves_the_next_block(autojump_clock: Clock) -> None:
+    async with cluster_of(records=3) as cluster, queue_of(cluster) as queue:
+        task: Any = trio.lowlevel.current_task()
+        status = task._cancel_status
+        before = (set(status._children), set(status._tasks))
+        scopes = []
+        for _ in range(3):
+            async with await queue.receive() as delivery:
+                scopes.append(delivery._scope)
+                assert task._cancel_status is scopes[-1]._cancel_status
+            assert task._cancel_status is status
+            assert (status._children, status._tasks) == before
+        assert len(set(scopes)) == (3 if name_in_use == "pure" else 1)
 
 
 async def test_the_watch_over_blocks_sleeps(autojump_clock: Clock) -> None:

@@ -81,7 +81,10 @@ BODIES = [
 
 @asynccontextmanager
 async def a_delivery() -> AsyncIterator[tuple[Any, Any]]:
-    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+    """Yield a delivery after one whose block has ended: its cancel scope may serve again."""
+    async with cluster_of(records=2) as cluster, queue_of(cluster) as queue:
+        async with await queue.receive():
+            pass
         yield cluster, await queue.receive()
 
 

@@ -28,6 +28,7 @@ from trikafka._wire._fallback_partitioning import (
 from trikafka._wire._fallback_producing import Appender, BufferMemory, DeliveryHandle, OpenBatches
 from trikafka._wire._fallback_sharing import (
     AcquiredStates,
+    BlockScopes,
     BufferFront,
     DeliveryIterator,
     HeldRecords,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AcquiredStates",
+    "BlockScopes",
     "Appender",
     "BatchEncoder",
     "BufferFront",

@@ -139,6 +139,36 @@ class BufferFront:
         return first, index, record
 
 
+class BlockScopes:
+    """The cancel scopes of a share consumer's blocks.
+
+    To enter and to leave a scope of Trio's takes 7 microseconds, more than all the rest of a
+    record. So the compiled implementation keeps a scope that was left without a cancellation, and
+    puts it around the next block by itself. The pure implementation enters a new one each time.
+
+    Args:
+        enter_new: Returns a new cancel scope, which the running task has entered.
+        left: A cancel scope that was entered and left before. It stands for those that were kept.
+        current_task: Returns the running task; ``None``: no scope is kept.
+    """
+
+    __slots__ = ("enter", "left")
+
+    def __init__(
+        self,
+        enter_new: Callable[[], Any],
+        left: Any,
+        current_task: Callable[[], object] | None,
+    ) -> None:
+        #: Returns a cancel scope that the running task has entered.
+        self.enter = enter_new
+        self.left = left
+
+    def leave(self, scope: Any) -> bool:
+        """Leave a scope after no error, and keep it; return False if the caller has to leave it."""
+        return False
+
+
 class HeldRecords:
     """Records that the program has: ``acquired``, from ``_start`` to before ``_stop``.
 

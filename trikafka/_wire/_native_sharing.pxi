@@ -142,6 +142,91 @@ cdef class BufferFront:
         return first, index, record
 
 
+@cython.final
+cdef class BlockScopes:
+    """See ``_fallback_sharing``."""
+
+    cdef object enter_new
+    cdef object current_task
+    cdef object runner
+    cdef long thread
+    cdef list spare  # at most as many as there were ever blocks open at the same time
+    cdef readonly object left
+    cdef object task  # the running one, from a block's `has_next` to its `next_item`
+
+    def __init__(self, enter_new, left, current_task):
+        self.enter_new, self.left, self.current_task = enter_new, left, current_task
+        self.thread = PyThread_get_thread_ident()
+        self.runner = None if current_task is None else current_task()._runner
+        self.spare = []
+
+    def enter(self):
+        return self.enter_of(self.own_task())
+
+    cdef object enter_of(self, task):
+        """Return a scope that ``task``, which is running, has entered."""
+        if task is not None and not task._cancel_status.effectively_cancelled:
+            while self.spare:
+                scope = self.spare.pop()
+                # A signal's handler may have cancelled it before its block was left.
+                if not scope._cancel_status.effectively_cancelled:
+                    return self.enter_again(task, scope)
+        return self.enter_new()
+
+    def leave(self, scope):
+        task = self.own_task()
+        if task is None or not self.can_leave(task, scope):
+            return False
+        self.leave_to_spare(task, scope)
+        return True
+
+    cdef object own_task(self):
+        """Return the running task; ``None`` where there is none of the consumer's Trio run."""
+        if self.current_task is None or self.thread != PyThread_get_thread_ident():
+            return None
+        try:
+            task = self.current_task()
+        except RuntimeError:
+            return None
+        return task if task._runner is self.runner else None
+
+    # The next three functions do what Trio's `CancelScope` does as it is entered and left, for a
+    # scope without a deadline or a shield in a task that is not cancelled. The tree of Trio's has a
+    # status for each scope; a task is in the set of the innermost one. No code in Python runs
+    # between the first line and the last, so no signal's handler sees a part of it.
+
+    cdef object enter_again(self, task, scope):
+        outer, status = task._cancel_status, scope._cancel_status
+        (<set?>outer._tasks).remove(task)
+        status._parent = outer
+        (<set?>outer._children).add(status)
+        (<set?>status._tasks).add(task)
+        task._cancel_status = status
+        return scope
+
+    cdef bint can_leave(self, task, scope) except -1:
+        """Return whether the scope is the task's innermost, holds nothing else, and is intact."""
+        status = task._cancel_status
+        return (
+            scope._cancel_status is status
+            and not status.effectively_cancelled
+            and status._parent is not None
+            and not status._children
+            and len(<set?>status._tasks) == 1
+        )
+
+    cdef int leave_to_spare(self, task, scope) except -1:
+        status = task._cancel_status
+        outer = status._parent
+        (<set?>status._tasks).remove(task)
+        (<set?>outer._children).remove(status)
+        status._parent = None
+        (<set?>outer._tasks).add(task)
+        task._cancel_status = outer
+        self.spare.append(scope)
+        return 0
+
+
 # Steps of a block.
 cdef enum:
     ENTER = 1
@@ -179,9 +264,9 @@ cdef class HeldRecords(_Source):
     # The block of one record whose lock is held, and of a task that is neither cancelled nor
     # interrupted: the usual case. The complete way, in Python, has all others.
     #
-    # A signal's handler can only run inside the functions of Python that are called here. Trio
-    # holds an interrupt back in those of the scope. So no interrupt comes between a change of the
-    # state and one of the scope, and what might raise or change something comes before both.
+    # A signal's handler can only run inside the functions of Python that are called here: in
+    # `enter_new`, where Trio holds an interrupt back, and in the clock before it. So no interrupt
+    # comes between a change of the state and one of the scope.
 
     def __aenter__(self):
         return awaitable_of(self, ENTER)
@@ -194,53 +279,49 @@ cdef class HeldRecords(_Source):
 
     cdef bint has_next(self, int step) except -1:
         cdef AcquiredStates acquired = self.acquired
+        cdef BlockScopes scopes
         if acquired is None or self._stop - self._start != 1:
             return False
-        if step == EXIT:
-            return (
-                self._scope is not None
-                and acquired.state(self._start) == OPENED
-                and acquired.decides_alone(self._start)
-            )
-        parts = self._parts
-        parts.home.check()  # first: in another thread there is no task
-        current_task = parts.core.current_task
-        if current_task is None:
+        scopes = self._parts.core.scopes
+        task = scopes.own_task()
+        if task is None:
             return False
-        task = current_task()
-        if task._cancel_status.effectively_cancelled or task._runner.ki_pending:
-            return False
-        return (
-            self._scope is None
-            and self._cancel_elsewhere is None
-            and acquired.state(self._start) == DELIVERED
-        )
+        if step == ENTER:
+            if task._cancel_status.effectively_cancelled or task._runner.ki_pending:
+                return False
+            if self._scope is not None or self._cancel_elsewhere is not None:
+                return False
+            if acquired.state(self._start) != DELIVERED:
+                return False
+        else:
+            if self._scope is None or acquired.state(self._start) != OPENED:
+                return False
+            if not acquired.decides_alone(self._start) or not scopes.can_leave(task, self._scope):
+                return False
+        scopes.task = task
+        return True
 
     cdef object next_item(self, int step):
         cdef AcquiredStates acquired = self.acquired
         cdef Py_ssize_t index = self._start
         core = self._parts.core
+        cdef BlockScopes scopes = core.scopes
         blocks = (<object>acquired._holdings).blocks
+        task, scopes.task = scopes.task, None
         if step == ENTER:
+            opened = core.now()
+            if acquired.state(index) != DELIVERED:
+                raise self._why_not()
             acquired.states[index] = OPENED
             try:
-                self._scope = core.enter_scope()
+                self._scope = scopes.enter_of(task)
             except BaseException:
                 acquired.states[index] = DELIVERED
                 raise
-            blocks[self] = core.now()
+            blocks[self] = opened
             return self
-        try:
-            core.exit_scope(self._scope)
-        except BaseException:
-            self._leave(clean=True)
-            raise
-        # The handler of a signal may have decided the record, or lost its lock, in the line before.
-        if not self.has_next(EXIT):
-            if not self._leave(clean=True):
-                raise self._lost_error()
-            return False
-        # Without its entry the block has outlasted its limit, and its record is not OPENED.
+        scopes.leave_to_spare(task, self._scope)
+        self._scope = scopes.left
         del blocks[self]
         if self._verdict is None:
             self._verdict = ACCEPT

@@ -17,6 +17,7 @@ from ..._state.share.assignment import ShareAssignment
 from ..._state.share.buffer import ShareBuffer
 from ...config import ShareConsumerConfig
 from ..client.turns import known_current_task, uses_system_clock
+from .scopes import block_scopes
 
 #: Seconds that a cancelled block, or a cancelled deserializer, has to end. After that the block's
 #: records are released, and neither shows any more that the program is at work.
@@ -44,6 +45,7 @@ class ShareCore:
         self.now: Callable[[], float] = time.perf_counter if self.own_clock else trio.current_time
         #: Trio's function for the running task; ``None`` where :meth:`goes_on` cannot look at one.
         self.current_task = known_current_task()
+        self.scopes = block_scopes(self.enter_scope, self.current_task)
         self._longest = config.max_processing_ms / 1000
 
     @contextmanager
@@ -84,18 +86,11 @@ class ShareCore:
     # A block opens and closes two things: its cancel scope and its records. A KeyboardInterrupt
     # between the two would leave one of them open without the other. So Trio holds the interrupt
     # back until the next checkpoint.
-
     @staticmethod
     @trio.lowlevel.enable_ki_protection
     def enter_scope() -> trio.CancelScope:
         """Return a new cancel scope that the running task has entered."""
         return trio.CancelScope().__enter__()
-
-    @staticmethod
-    @trio.lowlevel.enable_ki_protection
-    def exit_scope(scope: trio.CancelScope) -> None:
-        """Leave the scope of a block that ended without an error."""
-        scope.__exit__(None, None, None)
 
     # All blocks have the same limit. So a block that is opened while this task sleeps ends after
     # the task has woken, and need not wake it.

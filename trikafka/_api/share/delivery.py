@@ -154,7 +154,7 @@ class _Held(_HeldRecords):
                 raise
         if not self.acquired.enter(self._start, self._stop):
             raise self._why_not()
-        self._scope = core.enter_scope()
+        self._scope = core.scopes.enter()
         core.holdings.opened(self, core.now())
         return self
 
@@ -240,8 +240,12 @@ class _Held(_HeldRecords):
     ) -> bool:
         scope = self._scope
         assert scope is not None
+        scopes = self._parts.core.scopes
         try:
-            scope.__exit__(kind, error, trace)
+            if error is None and scopes.leave(scope):
+                self._scope = scope = scopes.left
+            else:
+                scope.__exit__(kind, error, trace)
         finally:
             held = self._leave(clean=error is None)
         if scope.cancelled_caught:
