@@ -35,6 +35,20 @@ print(cluster.bootstrap_servers, flush=True)
 """
 
 
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let brokers be processes of Python, for a test in which any process will do.
+
+    The other tests show that the JVM of a real broker ends, and leaves nothing.
+    """
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    script = Path(__file__).with_name("stand_in_java.py")
+    java.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script}" "$@"\n')
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+
+
 def nothing_left(temporary: Path) -> bool:
     return not processes_naming(str(temporary)) and not list(temporary.iterdir())
 
@@ -55,6 +69,7 @@ def test_parent_killed_early_leaves_nothing(temporary: Path) -> None:
         assert eventually(lambda: nothing_left(temporary))
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_killed_parent_with_a_fork_leaves_nothing(temporary: Path) -> None:
     rest = "import os, time\nif os.fork() == 0:\n    time.sleep(60)\n    os._exit(0)\ninput()"
     with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
@@ -64,6 +79,7 @@ def test_killed_parent_with_a_fork_leaves_nothing(temporary: Path) -> None:
         assert eventually(lambda: nothing_left(temporary))
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_terminated_guardian_cleans_up(temporary: Path) -> None:
     """A guardian that gets SIGTERM, as from a broad `pkill`, cleans up."""
     # The parent reaps its broker: a zombie would be waited for.
@@ -75,6 +91,7 @@ def test_terminated_guardian_cleans_up(temporary: Path) -> None:
         assert eventually(lambda: nothing_left(temporary))
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_second_guardian_cleans_up(temporary: Path) -> None:
     """The second guardian cleans up if the first guardian and then their parent are killed."""
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
@@ -86,6 +103,7 @@ def test_second_guardian_cleans_up(temporary: Path) -> None:
         assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{guardian}\0"))
 
 
+@pytest.mark.usefixtures("stand_in")
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing can be done about it")
 def test_broker_ends_without_its_guardians(temporary: Path) -> None:
     """No broker continues if both guardians and then their parent are killed.
@@ -106,6 +124,7 @@ def test_broker_ends_without_its_guardians(temporary: Path) -> None:
         shutil.rmtree(left)
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_broker_outlives_its_starting_thread(temporary: Path) -> None:
     rest = "import threading\n"
     rest += (
@@ -163,6 +182,7 @@ def test_closed_guardian_starts_nothing() -> None:
         guardian.spawn(["sleep", "60"], subprocess.DEVNULL)
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_cluster_without_guardian_cleans_up(
     temporary: Path,
 ) -> None:
@@ -185,6 +205,7 @@ def test_cluster_without_guardian_cleans_up(
     assert eventually(lambda: nothing_left(temporary))
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_given_directory_keeps_its_files(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp" / "thesis.txt").write_text("mine")
@@ -203,8 +224,12 @@ def test_unclosed_cluster_leaves_nothing(temporary: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_command_ends_on_signals(number: signal.Signals, code: int, temporary: Path) -> None:
+def test_command_ends_on_signals(
+    number: signal.Signals, code: int, temporary: Path, request: pytest.FixtureRequest
+) -> None:
     """The command prints the address, and ends in order on signals."""
+    if number != signal.SIGTERM:
+        request.getfixturevalue("stand_in")
     with running([*COMMAND, "--property", "num.partitions=2"]) as process:
         host, port = first_line(process).split(":")
         assert eventually(lambda: registered_brokers(host, int(port)) == {0})
