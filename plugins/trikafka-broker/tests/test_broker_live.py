@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,16 +24,29 @@ from trikafka_broker import (
 )
 from trikafka_broker import cluster as cluster_module
 from trikafka_broker.probe import answers, registered_brokers
-from trikafka_broker.pytest_plugin import MakeKafkaCluster, _open
+from trikafka_broker.pytest_plugin import MakeKafkaCluster, _open_shared
 from trikafka_broker.settings import TOOLS_VERSION
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
+SHARED_CLUSTER = """
+from trikafka_broker import KafkaCluster
+
+KafkaCluster.start = lambda cluster: None
+
+def test_it(kafka_cluster):
+    assert kafka_cluster.settings.brokers == 3
+    assert kafka_cluster.settings.properties == {"broker.session.timeout.ms": "18000"}
+"""
 
 
 def create_topic(cluster: KafkaCluster, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 1)])[topic].result()
+
+
+def topics_of(cluster: KafkaCluster) -> set[str]:
+    return set(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(60).topics)
 
 
 def produce(cluster: KafkaCluster, topic: str, *values: str) -> None:
@@ -107,24 +121,27 @@ async def test_frozen_broker_accepts_without_response(
     assert eventually(lambda: registered_brokers(broker.host, broker.port) == {0})
 
 
-def test_three_brokers_find_each_other(kafka_cluster: KafkaCluster) -> None:
-    assert len(kafka_cluster.bootstrap_servers.split(",")) == 3
-    for broker in kafka_cluster.brokers:
-        assert eventually(
-            lambda broker=broker: registered_brokers(broker.host, broker.port) == {0, 1, 2}
-        )
-        assert broker.log_file.exists()
-
-
 @pytest.fixture(scope="module")
 def three(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """Return three brokers, which a test starts, and then kills or stops.
+    """Return three brokers, which a test starts, and perhaps kills or stops.
+
+    They are opened as those of the fixture `kafka_cluster`, which would run until the session ends.
 
     The limit of a stop is out of reach, so that a busy machine does not look like a broker that
     waits for it.
     """
-    with _open(request.config, {"brokers": 3, "stop_timeout": 300}) as cluster:
+    with _open_shared(request.config, {"brokers": 3, "stop_timeout": 300}) as cluster:
         yield cluster
+
+
+def test_three_brokers_find_each_other(three: KafkaCluster) -> None:
+    three.start()
+    assert len(three.bootstrap_servers.split(",")) == 3
+    for broker in three.brokers:
+        assert eventually(
+            lambda broker=broker: registered_brokers(broker.host, broker.port) == {0, 1, 2}
+        )
+        assert broker.log_file.exists()
 
 
 def test_killed_brokers_restart_together(three: KafkaCluster) -> None:
@@ -150,6 +167,14 @@ def test_brokers_stop_together(three: KafkaCluster) -> None:
     three.stop()
     assert time.monotonic() - began < 200
     assert not any(broker.alive for broker in three.brokers)
+
+
+def test_shared_cluster_has_three_patient_brokers(tmp_path: Path) -> None:
+    """The fixture `kafka_cluster`, without the processes of brokers."""
+    (tmp_path / "test_it.py").write_text(SHARED_CLUSTER)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=tmp_path)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_shared_broker_may_stand_still(kafka_broker: KafkaBroker) -> None:
@@ -185,8 +210,7 @@ def test_given_directory_is_opened_again(tmp_path: Path) -> None:
     assert "Kafka Server started" in (logs / "broker-0.log").read_text()
     with KafkaCluster(directory=directory, logs=logs) as cluster:
         assert cluster.brokers[0].port == port
-        listed = cluster.run_tool(TOPICS, "--bootstrap-server", cluster.bootstrap_servers, "--list")
-        assert "kept" in listed.stdout.split()
+        assert "kept" in topics_of(cluster)
     with pytest.raises(BrokerError, match="holds the data of 1 brokers, not 3"):
         KafkaCluster(directory=directory, brokers=3).start()
 
@@ -205,8 +229,7 @@ def test_directory_of_running_brokers_is_left_alone(
         cluster.brokers[0].restart()
         create_topic(cluster, "kept")
     with KafkaCluster(directory=tmp_path) as cluster:
-        listed = cluster.run_tool(TOPICS, "--bootstrap-server", cluster.bootstrap_servers, "--list")
-        assert "kept" in listed.stdout.split()
+        assert "kept" in topics_of(cluster)
 
 
 def test_properties_override_the_defaults(make_kafka_cluster: MakeKafkaCluster) -> None:
@@ -255,18 +278,21 @@ async def test_cancelled_start_leaves_nothing(temporary: Path) -> None:
     assert eventually(lambda: not processes_naming(str(temporary)))
 
 
-def test_failed_tool_is_an_error(kafka_cluster: KafkaCluster) -> None:
+def test_failed_tool_is_an_error(kafka_broker_cluster: KafkaCluster) -> None:
     with pytest.raises(BrokerError, match="TopicCommand exited with code 1"):
-        kafka_cluster.run_tool(
-            TOPICS, "--bootstrap-server", kafka_cluster.bootstrap_servers, "--create"
+        kafka_broker_cluster.run_tool(
+            TOPICS, "--bootstrap-server", kafka_broker_cluster.bootstrap_servers, "--create"
         )
     done = subprocess.run(
-        kafka_cluster.java_command(TOPICS, "--version"), capture_output=True, text=True, timeout=180
+        kafka_broker_cluster.java_command(TOPICS, "--version"),
+        capture_output=True,
+        text=True,
+        timeout=180,
     )
     assert done.stdout.strip() == TOOLS_VERSION  # Maven has none of the cluster's own version
 
 
-def test_classes_of_the_cluster_are_its_own(kafka_cluster: KafkaCluster) -> None:
-    command = kafka_cluster.java_command("kafka.tools.StorageTool", "version-mapping")
+def test_classes_of_the_cluster_are_its_own(kafka_broker_cluster: KafkaCluster) -> None:
+    command = kafka_broker_cluster.java_command("kafka.tools.StorageTool", "version-mapping")
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert "share.version=2" in done.stdout

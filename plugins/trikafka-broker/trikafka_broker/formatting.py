@@ -1,8 +1,8 @@
 """The data directory of a new broker, as Kafka's storage tool creates it.
 
 This module owns the folders `formatted-*` beside the jars. The tool needs a JVM and a second or
-two. Its output depends only on the version of Kafka, the broker's properties, the tool's options,
-and ids that the caller chooses. So the tool runs once, and later directories are copies with new
+two. Its output depends only on the version of Kafka, some of the broker's properties, the tool's
+options, and ids that the caller chooses. So the tool runs once, and later directories are copies with new
 ids.
 """
 
@@ -44,6 +44,20 @@ _CHECKPOINTS = (
 #: Properties that make the tool format other places than the data directory. A copy of that
 #: directory would then be incomplete.
 _MOVING = {"log.dir", "log.dirs", "metadata.log.dir"}
+#: Prefixes of properties that the tool only reads: whatever they are, it writes the same files. So
+#: brokers that differ in nothing else share a template.
+_UNRELATED = (
+    "broker.heartbeat.",
+    "broker.session.",
+    "group.",
+    "listener.name.",
+    "log.cleaner.",
+    "log.initial.",
+    "metadata.max.idle.",
+    "num.",
+    "offsets.",
+    "transaction.",
+)
 #: Templates kept per version, of some hundred bytes each. Properties with a temporary file differ
 #: in every test, so the number of templates is bounded. The least recently used ones are removed
 #: first.
@@ -59,9 +73,9 @@ def template_of(
     """
     if _MOVING & properties.keys():
         return None
-    inputs = json.dumps(
-        [sorted((key, str(value)) for key, value in properties.items()), list(options)]
-    )
+    related = [(key, str(value)) for key, value in properties.items()]
+    related = sorted(pair for pair in related if not pair[0].startswith(_UNRELATED))
+    inputs = json.dumps([related, list(options)])
     return libs.parent / f"formatted-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}"
 
 
