@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import trio
-from trikafka_broker import Cluster, Fault, FaultProxy, KafkaCluster, Rule
+from trikafka_broker import Cluster, Fault, FaultProxy, Rule
+from trikafka_broker.pytest_plugin import _open
 
 from trikafka import (
     DeliveryTimeoutError,
@@ -30,9 +31,7 @@ LATE = 15.0
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Run one broker, which the tests of this file freeze; topic ``t`` has two partitions."""
-    version = request.config.getoption("--kafka-version")
-    with KafkaCluster(**({"version": version} if version else {})) as started:
-        started.start()
+    with _open(request.config, {}) as started:
         trio.run(_make_topic, started.bootstrap_servers)
         yield Cluster(started)
 

@@ -46,7 +46,9 @@ def create_topic(cluster: KafkaCluster, topic: str) -> None:
 
 
 def topics_of(cluster: KafkaCluster) -> set[str]:
-    return set(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(60).topics)
+    return set(
+        AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=60).topics
+    )
 
 
 def produce(cluster: KafkaCluster, topic: str, *values: str) -> None:
