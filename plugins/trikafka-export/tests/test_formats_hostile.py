@@ -167,6 +167,13 @@ def test_unwritable_json_schema_is_refused() -> None:
         check_schemas(parse_options({"value_format": "json", "value_schema": {"a": {}}}))
 
 
+@pytest.mark.parametrize("spec", ["float16", "duration[s]", ["halffloat"], {"b": "duration[ns]"}])
+def test_type_that_json_lacks_is_refused_before_any_work(spec: Any) -> None:
+    """Without the check, each value would become a dead letter."""
+    with pytest.raises(ConfigurationError, match="value_schema has a type that JSON cannot have"):
+        check_schemas(parse_options({"value_format": "json", "value_schema": {"a": spec}}))
+
+
 @pytest.mark.parametrize(
     "bad", [b'{"a": "\xff\xfe"}', b'{"a": "\xed\xa0\x80"}', b'{"a": "\\udc00"}']
 )

@@ -21,7 +21,8 @@ import pyarrow.json as pj
 
 from trikafka import ConfigurationError, ExportError
 
-from .rows import AT_ONCE, PartsDecoder
+from .errors import SchemaError
+from .rows import AT_ONCE, PartsDecoder, reason
 from .sizes import Sizes, check
 
 #: The deepest nesting in values from which a schema is inferred. Readers of Parquet go no deeper
@@ -48,6 +49,19 @@ class JsonDecoder(PartsDecoder):
             newlines_in_values=True,
             unexpected_field_behavior="ignore",
         )
+
+    def check_readable(self, where: str) -> None:
+        """Check that pyarrow reads all types of the schema from JSON: it lacks float16, for example.
+
+        Raises:
+            SchemaError: It lacks one, so no value could be parsed. ``where`` begins the message.
+        """
+        try:
+            self._block([b"{}"])
+        except pa.ArrowNotImplementedError as error:
+            raise SchemaError(
+                f"{where} has a type that JSON cannot have: {reason(error)}"
+            ) from error
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
         # Numbers and texts need about as much room as their JSON. Objects and nulls may need more,

@@ -203,7 +203,9 @@ def _check_json(schema: Mapping[str, Any], where: str) -> None:
     from .column_type import check_column
     from .json_format import JsonDecoder
 
-    check_column(JsonDecoder(schema, where).type, where)
+    decoder = JsonDecoder(schema, where)
+    check_column(decoder.type, where)
+    decoder.check_readable(where)
 
 
 def _check_avro(schema: Mapping[str, Any], where: str) -> None:
