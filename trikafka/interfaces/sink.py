@@ -77,6 +77,8 @@ class ExportPlan:
         lost: Ranges that were gone from the log when the plan was made.
         since: For each topic whose first export began at a time, that time in milliseconds.
             Partitions that are added to the topic begin there, too.
+        partitions: For each topic, its number of partitions at its first export. Partitions with
+            higher numbers were added later, so the first record of theirs is new.
     """
 
     number: int
@@ -90,6 +92,7 @@ class ExportPlan:
     format: Mapping[str, Any] = field(default_factory=dict)
     lost: tuple[LostRange, ...] = ()
     since: Mapping[str, int] = field(default_factory=dict)
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,7 @@ class ExportState:
             is published, and the rest goes to the next plan.
         visited: True if there is no plan because exports found no record.
         since: As in the last plan.
+        partitions: As in the last plan.
     """
 
     last_number: int = 0
@@ -229,6 +233,7 @@ class ExportState:
     settled: bool = False
     visited: bool = False
     since: Mapping[str, int] = field(default_factory=dict)
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
 
 #: ``report(stage, ranges_done, rows_done)``: a plain, quick function, called in the task that

@@ -41,6 +41,8 @@ class SourceView:
     topic_ids: Mapping[str, str | None]
     beginnings: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
+    #: The number of partitions of each topic, with those that did not answer.
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ def work_of(
     errors: dict[TopicPartition, ExportError] = {}
     for tp, beginning in view.beginnings.items():
         known = state.positions.get(tp)
+        if known is None and tp not in first and _is_added(state, tp):
+            known = 0  # retention may have deleted records of it since it was added
         start = known if known is not None else max(first.get(tp, beginning), 0)
         gap = LostRange(*tp, start, beginning, "deleted from the log before it was exported")
         is_lost = start < beginning and (known is not None or tp in first)
@@ -167,6 +171,15 @@ def work_of(
             starts[tp] = max(start, beginning)
             lost += [gap] if is_lost else []
     return ExportWork(starts, state.carried, tuple(lost), errors)
+
+
+def _is_added(state: ExportState, tp: TopicPartition) -> bool:
+    """Return whether the partition was added after the first export of its topic.
+
+    Any other partition without a position did not answer at the first export. Its log begins where
+    it begins: records deleted before that export were never to be exported.
+    """
+    return tp.partition >= state.partitions.get(tp.topic, tp.partition + 1)
 
 
 def new_plan(
@@ -212,6 +225,14 @@ def new_plan(
         format=format,
         lost=work.lost,
         since=since,
+        partitions={
+            **{
+                topic: view.partitions[topic]
+                for topic in view.topic_ids
+                if topic in view.partitions
+            },
+            **state.partitions,
+        },
     )
 
 
@@ -286,6 +307,7 @@ def after(manifest: ExportManifest) -> ExportState:
         isolation_level=plan.isolation_level,
         format=plan.format or None,
         since=plan.since,
+        partitions=plan.partitions,
     )
 
 

@@ -96,6 +96,7 @@ def state_from_json(text: str | bytes, where: str) -> ExportState:
         isolation_level=plan.isolation_level,
         format=plan.format or None,
         since=plan.since,
+        partitions=plan.partitions,
     )
 
 
@@ -223,6 +224,7 @@ def _plan(body: Mapping[str, Any]) -> ExportPlan:
             for each in body.get("planned_lost", ())
         ),
         since={topic: int(time) for topic, time in body.get("since", {}).items()},
+        partitions={topic: int(count) for topic, count in body.get("partitions", {}).items()},
     )
 
 
@@ -288,6 +290,7 @@ def _plan_dict(plan: ExportPlan) -> dict[str, Any]:
         "positions": positions,
         "planned_lost": [_lost_dict(lost) for lost in plan.lost],
         **({"since": dict(plan.since)} if plan.since else {}),
+        **({"partitions": dict(plan.partitions)} if plan.partitions else {}),
     }
 
 

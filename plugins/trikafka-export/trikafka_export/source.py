@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trio
@@ -104,10 +104,12 @@ class ExportSource:
         look = Look(SourceView(None, {}, {}, {}))
         async with self._client(isolation_level) as consumer:
             infos: list[PartitionInfo] = []
+            counts: dict[str, int] = {}
             for topic in topics:
                 partitions = await consumer.partitions_for(topic)
                 if not partitions:
                     look.missing.append(topic)
+                counts[topic] = len(partitions)
                 infos += [
                     info
                     for info in partitions
@@ -118,7 +120,7 @@ class ExportSource:
                 with suppress(TrikafkaError):
                     look.known = await consumer.list_topics(timeout=_NAMES_WITHIN)
             ids = await _ids(consumer, [topic for topic in topics if topic not in look.missing])
-            look.view = SourceView(consumer.cluster_id, ids, {}, {})
+            look.view = SourceView(consumer.cluster_id, ids, {}, {}, counts)
             by_leader: dict[object, list[TopicPartition]] = {}
             # One request for each leader, side by side: a leader that does not answer then costs
             # its own partitions a timeout, and the others nothing. A partition without a leader is
@@ -227,11 +229,10 @@ async def _ask(
             return
         look.errors.update(dict.fromkeys(tps, error))
         return
-    look.view = SourceView(
-        look.view.cluster_id,
-        look.view.topic_ids,
-        {**look.view.beginnings, **beginnings},
-        {**look.view.ends, **ends},
+    look.view = replace(
+        look.view,
+        beginnings={**look.view.beginnings, **beginnings},
+        ends={**look.view.ends, **ends},
     )
 
 

@@ -339,4 +339,5 @@ def _with_unfinished(before: ExportState, plan: ExportPlan, settled: bool) -> Ex
         isolation_level=plan.isolation_level,
         format=plan.format or None,
         since=plan.since,
+        partitions=plan.partitions,
     )
