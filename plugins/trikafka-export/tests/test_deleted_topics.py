@@ -63,3 +63,17 @@ async def test_missing_topic_suggests_those_of_the_cluster(
     with pytest.raises(ExportError, match="topic 'othr' does not exist; did you mean 'other'"):
         await world.export(["t", "othr"])
     assert not world.root.exists()
+
+
+async def test_records_of_a_deleted_topic_wait_no_more(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """A report would otherwise count them for as long as the exporter runs."""
+    await world.export(["t", "other"])
+    world.fill(0, 3)
+    async with world.exporter(
+        ["t", "other"], min_records_per_file=100, fail_on_data_loss=False
+    ) as exporter:
+        assert (await exporter.run()).waiting == 3
+        world.cluster.delete_topic("t")
+        assert (await exporter.run()).waiting == 0

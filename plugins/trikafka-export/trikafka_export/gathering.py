@@ -6,7 +6,7 @@ No I/O, and no clock of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from trikafka import TopicPartition
 from trikafka.interfaces import RangeResult
@@ -42,6 +42,10 @@ class Gathering:
     def left(self) -> int:
         """The number of records that wait; in compacted topics there are fewer."""
         return sum(self._left.values())
+
+    def forget_others(self, tps: Collection[TopicPartition]) -> None:
+        """Forget the waiting records of all but these partitions: those cannot be exported now."""
+        self._left = {tp: count for tp, count in self._left.items() if tp in tps}
 
     def ends(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], now: float

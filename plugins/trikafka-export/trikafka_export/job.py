@@ -268,6 +268,8 @@ class ExportJob:
             self.state, view, first, fail_on_data_loss=self.options.fail_on_data_loss
         )
         self._broken.update(work.errors)
+        if self._only is None:
+            self.gathering.forget_others(work.starts)
         view = replace(
             view,
             ends={**view.ends, **self.gathering.ends(work.starts, view.ends, trio.current_time())},
