@@ -47,7 +47,8 @@ OF_AIOKAFKA = {
     )
     for name in inspect.signature(client).parameters
 }
-OF_KAFKA_PYTHON = {
+#: kafka-python 2 has these, too.
+OF_KAFKA_PYTHON = {"api_version_auto_timeout_ms", "sock_chunk_bytes", "sock_chunk_buffer_count"} | {
     name
     for client in (kafka.KafkaConsumer, kafka.KafkaProducer, kafka.KafkaAdminClient)
     for name in client.DEFAULT_CONFIG

@@ -52,10 +52,12 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
         ("SSL", SASL, [*SASL]),
         ("SSL", {**SASL, "ssl.ca.location": "ca.pem"}, [*SASL]),
         ("SASL_PLAINTEXT", {**TLS, "sasl.mechanism": "GSSAPI"}, [*TLS]),
+        # Keywords of aiokafka, with its defaults.
+        ("PLAINTEXT", {"sasl_mechanism": "PLAIN", "ssl_context": None}, ["sasl_mechanism"]),
     ],
 )
 def test_properties_unused_by_the_protocol_warn(
-    protocol: str, given: dict[str, str], unused: list[str], caplog: pytest.LogCaptureFixture
+    protocol: str, given: dict[str, Any], unused: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Java's client warns, too."""
     shared = {"bootstrap.servers": "a:1", **given, "security.protocol": protocol}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from .._wire import _format
 from .._wire.columns import RecordBatch
-from ..config.text import plain_text
+from ..config.text import in_place_of, plain_text
 from ..config.topics import check_topic_name
 from ..config.whole import whole
 from ..errors import ConfigurationError
@@ -40,7 +40,8 @@ def checked_partition(given: Any) -> TopicPartition:
         topic, number = given
     except (TypeError, ValueError):
         raise ConfigurationError(
-            f"a partition is a TopicPartition(topic, number), not {given!r}"
+            "a partition is a TopicPartition(topic, number), not "
+            f"{in_place_of(TopicPartition, given)}"
         ) from None
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"a partition's topic must be a name, not {topic!r}")
@@ -59,20 +60,35 @@ def checked_partitions(given: Iterable[Any]) -> list[TopicPartition]:
     Raises:
         ConfigurationError: ``given`` is not a collection, or an item is not a partition.
     """
-    if isinstance(given, TopicPartition):
+    if is_one_partition(given):
         raise of_one_partition(given)
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigurationError(
-            f"partitions must be a collection of TopicPartition(topic, number), not {given!r}"
+            "partitions must be a collection of TopicPartition(topic, number), not "
+            f"{in_place_of(TopicPartition, given)}"
         )
     return [checked_partition(tp) for tp in given]
 
 
-def of_one_partition(given: TopicPartition) -> ConfigurationError:
+def is_one_partition(given: object) -> TypeGuard[tuple[str, int]]:
+    """Return whether this is one partition: a TopicPartition, or a tuple with the same parts.
+
+    The TopicPartition of aiokafka and that of kafka-python are such tuples.
+    """
+    return (
+        isinstance(given, tuple)
+        and len(given) == 2
+        and isinstance(given[0], str)
+        and isinstance(given[1], int)
+    )
+
+
+def of_one_partition(given: tuple[str, int]) -> ConfigurationError:
     """Return the error for one partition in place of a collection; it is a tuple itself."""
+    topic, partition = given
     return ConfigurationError(
         "partitions must be a collection, not one partition; write "
-        f"[TopicPartition({given.topic!r}, {given.partition!r})]"
+        f"[TopicPartition({topic!r}, {partition!r})]"
     )
 
 
@@ -268,7 +284,7 @@ def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> O
     ):
         raise ConfigurationError(
             f"the offset to commit for {tp} must be a whole number from 0 or an "
-            f"OffsetAndMetadata, not {value!r}"
+            f"OffsetAndMetadata, not {in_place_of(OffsetAndMetadata, value)}"
         )
     epoch, note = position.leader_epoch, position.metadata
     if not isinstance(note, str):

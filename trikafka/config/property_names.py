@@ -319,9 +319,11 @@ JAVA: Mapping[str, PropertyRule] = {
     "specific.avro.reader": _APP_SERIALIZATION,
     "use.latest.version": _APP_SERIALIZATION,
 }
-#: Keywords of aiokafka and kafka-python.
+#: Keywords of aiokafka and kafka-python. ``api_version_auto_timeout_ms`` and ``sock_chunk_...``
+#: are those of kafka-python 2.
 PYTHON: Mapping[str, PropertyRule] = {
     "api_version": _VERSIONS,
+    "api_version_auto_timeout_ms": _VERSIONS,
     "bootstrap_timeout_ms": _ignored("opening a client takes at most default_api_timeout_ms"),
     "consumer_timeout_ms": _ignored("receive_batch(timeout=...) has a limit"),
     "default_offset_commit_callback": _COMMITS,
@@ -337,6 +339,8 @@ PYTHON: Mapping[str, PropertyRule] = {
     "sasl_kerberos_domain_name": _ignored("brokers are named as they advertise themselves"),
     "sasl_kerberos_name": _to("sasl_kerberos_principal"),
     "selector": _ignored("Trio, or asyncio's loop, waits for sockets"),
+    "sock_chunk_buffer_count": _SOCKETS,
+    "sock_chunk_bytes": _SOCKETS,
     "socket_options": _SOCKETS,
     "socks5_proxy": _DIAL,
     "topics": _refused("give open_consumer() the topics as arguments"),

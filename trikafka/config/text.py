@@ -23,6 +23,16 @@ def plain_text(value: Value) -> Value:
     return text  # type: ignore[no-any-return]
 
 
+def in_place_of(kind: type, given: object) -> str:
+    """Return a wrong argument as an error shows it where a ``kind`` is wanted.
+
+    Other clients have classes with the same names, such as ``OffsetAndMetadata``. Their module
+    tells them apart.
+    """
+    same_name = type(given).__name__ == kind.__name__
+    return f"{given!r} of the module {type(given).__module__}" if same_name else repr(given)
+
+
 class PlainTexts:
     """A frozen dataclass whose texts are plain: see :func:`plain_text`."""
 

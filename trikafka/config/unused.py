@@ -52,7 +52,13 @@ def leave_out_unused(
         str(properties.get(_PROTOCOL, properties.get("security_protocol", "")))
     ).upper()
     begins = _WITHOUT.get(protocol, ())
-    insecure = [name for name in properties if begins and name.startswith(begins)]
+    # aiokafka has "PLAIN" and "PLAINTEXT" as defaults, so its programs give both. ``None`` asks for
+    # nothing, and is no part of the warning.
+    insecure = [
+        name
+        for name, value in properties.items()
+        if begins and name.replace("_", ".").startswith(begins) and value is not None
+    ]
     foreign = (
         []
         if client is None

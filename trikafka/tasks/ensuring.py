@@ -14,6 +14,7 @@ import trio
 
 from .. import Consumer, NewTopic, open_admin
 from ..config import ClientConfig, check_topic_name
+from ..config.text import in_place_of
 from ..errors import (
     AdminErrors,
     BootstrapError,
@@ -81,7 +82,9 @@ def check_topics(topics: Mapping[str, NewTopic]) -> None:
         )
     for name, topic in topics.items():
         if not isinstance(topic, NewTopic):
-            raise ConfigurationError(f"topics must have a NewTopic for {name!r}, not {topic!r}")
+            raise ConfigurationError(
+                f"topics must have a NewTopic for {name!r}, not {in_place_of(NewTopic, topic)}"
+            )
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"topics must be names, not {name!r}")
         try:

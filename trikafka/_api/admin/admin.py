@@ -29,6 +29,7 @@ from ..._wire.extra_messages import (
     UnregisterControllerRequest,
 )
 from ...config import AdminConfig
+from ...config.text import in_place_of
 from ...config.whole import whole
 from ...error_codes import ErrorCode
 from ...errors import (
@@ -246,7 +247,8 @@ class Admin(MeteredClient):
         for name, topic in topics.items():
             if not isinstance(topic, NewTopic):
                 raise ConfigurationError(
-                    f"create_topics wants a NewTopic for {name!r}, not {topic!r}"
+                    f"create_topics wants a NewTopic for {name!r}, not "
+                    f"{in_place_of(NewTopic, topic)}"
                 )
         parts: Parts[str, CreatedTopic] = Parts(names_of("topics", topics))
 

@@ -12,8 +12,8 @@ from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, D
 from kafka.protocol.metadata import MetadataRequest
 
 from ..._managers.group.group_messages import PROTOCOL_TYPE, decode_assignment, decode_subscription
-from ..._state.arguments import of_one_partition, offset_and_metadata
-from ...config.text import plain_text
+from ..._state.arguments import is_one_partition, of_one_partition, offset_and_metadata
+from ...config.text import in_place_of, plain_text
 from ...config.topics import check_topic_length
 from ...config.whole import whole
 from ...errors import (
@@ -59,21 +59,26 @@ def collection_of(kind: type[T], what: str, given: Any, *refused: type) -> list[
             f"{what} must be a collection of {kind.__name__}: write [{given!r}]"
         )
     if isinstance(given, (str, *refused)) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{what} must be a collection of {kind.__name__}, not {given!r}")
+        raise ConfigurationError(
+            f"{what} must be a collection of {kind.__name__}, not {in_place_of(kind, given)}"
+        )
     found = list(given)
     for one in found:
         if not isinstance(one, kind):
-            raise ConfigurationError(f"{what} must hold {kind.__name__}, not {one!r}")
+            raise ConfigurationError(
+                f"{what} must hold {kind.__name__}, not {in_place_of(kind, one)}"
+            )
     return list(dict.fromkeys(found))
 
 
 def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return the checked partitions, each once. Raises :exc:`ConfigurationError`."""
-    if isinstance(partitions, TopicPartition):
+    if is_one_partition(partitions):
         raise of_one_partition(partitions)
     if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
         raise ConfigurationError(
-            f"partitions must be a collection of TopicPartition, not {partitions!r}"
+            "partitions must be a collection of TopicPartition, not "
+            f"{in_place_of(TopicPartition, partitions)}"
         )
     found = []
     for tp in partitions:
@@ -85,7 +90,9 @@ def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
             or not isinstance(number, int)
             or not 0 <= number < 1 << 31
         ):
-            raise ConfigurationError(f"a partition is a TopicPartition, not {tp!r}")
+            raise ConfigurationError(
+                f"a partition is a TopicPartition, not {in_place_of(TopicPartition, tp)}"
+            )
         # One request for metadata serves all calls of the client that wait for it. A name that does
         # not fit into it would fail the others, too.
         check_topic_length(topic)
