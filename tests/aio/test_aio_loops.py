@@ -348,6 +348,56 @@ def test_clients_left_open_are_not_silent(start: str, says: str, tmp_path: Path)
     assert says in done.stderr
 
 
+FORKED = """
+    import asyncio, multiprocessing, sys, threading
+    sys.path[:0] = {path!r}
+    from hosting import *
+
+    async def send():
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            print("offset", (await producer.send("t", b"x")).offset, flush=True)
+
+    async def use(producer):
+        await producer.send("t", b"x")
+
+    def forked(producer):
+        for program in send(), use(producer):
+            try:
+                asyncio.run(program)
+            except trikafka.IllegalStateError as error:
+                print(error, flush=True)
+        thread = threading.Thread(target=lambda: asyncio.run(send()))
+        thread.start()
+        thread.join()
+
+    async def main():
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            await producer.send("t", b"x")
+            fork = multiprocessing.get_context("fork").Process(target=forked, args=(producer,))
+            fork.start()
+            fork.join()
+            print("parent", (await producer.send("t", b"x")).offset, fork.exitcode)
+
+    asyncio.run(main())
+"""
+
+
+def test_fork_opens_its_own_clients_in_a_thread(tmp_path: Path) -> None:
+    """Trio's run of the parent is in the way of another one in the thread that forked."""
+    here = Path(__file__).parent
+    file = tmp_path / "program.py"
+    path = [str(here), str(here.parent), str(here.parents[1])]
+    file.write_text(textwrap.dedent(FORKED.format(path=path)))
+    done = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=240, check=True
+    )
+    *refused, own, parent = done.stdout.splitlines()
+    assert len(refused) == 2
+    for line in refused:
+        assert "forked while trikafka clients were open" in line
+    assert (own, parent) == ("offset 0", "parent 1 0")
+
+
 def test_ctrl_c_in_a_tick_leaves_clients_open() -> None:
     """Trio's handler catches it there; it is raised in asyncio's loop all the same."""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

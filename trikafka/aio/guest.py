@@ -117,9 +117,21 @@ class Guest:
     def check_loop(self) -> None:
         """Raise :exc:`IllegalStateError` unless the calling code runs in the guest's loop."""
         if asyncio._get_running_loop() is not self.loop:
+            self.check_process()
             raise IllegalStateError(
                 "this client belongs to another event loop: use it where it was opened, and from a "
                 "thread by asyncio.run_coroutine_threadsafe()"
+            )
+
+    def check_process(self) -> None:
+        """Raise :exc:`IllegalStateError` in a fork of the guest's process."""
+        # The fork has a copy of the guest and of Trio's run, without the loop that drives both. A
+        # thread has no trace of either.
+        if self.process != os.getpid():
+            raise IllegalStateError(
+                "this process was forked while trikafka clients were open: they belong to the "
+                "parent, and its copy of Trio's run is in the way of others; open clients in a "
+                "thread of the fork, or start the process by 'spawn' or 'forkserver'"
             )
 
     def call_host(self, function: Callable[..., object], *args: object) -> None:
@@ -241,8 +253,8 @@ async def acquire() -> Guest:
     """Return the guest of the running loop with a reference; start one if there is none.
 
     Raises:
-        IllegalStateError: Trio runs in this thread already, or another loop of this thread has
-            open clients.
+        IllegalStateError: Trio runs in this thread already, another loop of this thread has open
+            clients, or the process was forked while clients were open.
     """
     # No await lies between the last look at the guest and the reference: a guest that is ending
     # takes no client.
@@ -250,6 +262,7 @@ async def acquire() -> Guest:
     while True:
         guest = _here.guest
         if guest is not None and guest.loop is not loop:
+            guest.check_process()
             if not guest.loop.is_closed():
                 raise IllegalStateError(
                     "another event loop of this thread has open trikafka clients: close them first"
