@@ -42,6 +42,28 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.append("t", 0, b"xy"), TypeError, "value must be bytes or None, not 120"),
         (lambda c: c.append("t", 0, [("k", b"v")]), TypeError, "key must be bytes or None"),
         (lambda c: c.offer("Fetch", 5), TypeError, r"versions must be \(lowest, highest\)"),
+        (lambda c: c.offer("Fetch", (12, 4)), ValueError, "the lowest version comes first"),
+        (lambda c: c.offer("Fetch", (4, 12), node=1), LookupError, "there is no node 1"),
+        (lambda c: c.requests("Fetch", node=1), LookupError, "there is no node 1"),
+        (lambda c: c.transferred("Fetch", node=1), LookupError, "there is no node 1"),
+        (lambda c: c.connections(1), LookupError, "there is no node 1"),
+        (lambda c: c.forget_fetch_sessions(1), LookupError, "there is no node 1"),
+        (lambda c: c.lag("t", 0, 1, 0), LookupError, "there is no node 1"),
+        (lambda c: c.committed("g", "t"), TypeError, r"a partition is \(topic, number\), not 't'"),
+        (lambda c: c.shared("g", "t"), TypeError, r"a partition is \(topic, number\), not 't'"),
+        (lambda c: c.shared("g", ("t", 7)), LookupError, "t has no partition 7"),
+        (lambda c: c.add_partitions("t", 0), ValueError, "'t' has 1 partitions, not less: 0"),
+        (lambda c: c.delete_records("t", 0, 1), ValueError, "t-0 ends at 0: no offset 1 is there"),
+        (lambda c: c.fail(999, 6), ValueError, "no Kafka API is called 999"),
+        (lambda c: c.fail("Fetch", 6, where="t"), TypeError, "where is not a function: 't'"),
+        (
+            lambda c: c.drop("Fetch", where=lambda: True),
+            TypeError,
+            "where cannot be called with one",
+        ),
+        (lambda c: c.damage("Fetch", change="cut"), TypeError, "change is not a function: 'cut'"),
+        (lambda c: c.garbage("Fetch", "x"), TypeError, "data must be bytes, not 'x'"),
+        (lambda c: c.want_metrics("a"), TypeError, r"a collection of prefixes: write \['a'\]"),
         (lambda c: c.on("Fetch", 5), TypeError, "the handler of 'Fetch' is not a function: 5"),
         (lambda c: c.on("Fetch", lambda a: a), TypeError, "cannot be called with 2 arguments"),
     ],
@@ -62,6 +84,7 @@ async def test_mistake_is_named(
     [
         ({"nodes": 0}, "at least one node"),
         ({"coordinator": 1}, "coordinator=1 is not a node: there are 1, from 0"),
+        ({"racks": ["a", "b"]}, "there are 2 racks, but 1 nodes"),
         ({"topics": {"t": -1}}, "'t' cannot have -1 partitions"),
         ({"topics": ["t"]}, r"topics must be names with .* such as \{'t': 3\}, not \['t'\]"),
     ],
@@ -109,6 +132,18 @@ async def test_wrong_handler_is_named(handler: Any, said: str, autojump_clock: M
 
     with pytest.raises(TypeError, match=said.replace("()", r"\(\)")):
         await program()
+
+
+async def test_no_records_leave_the_log_as_it_is(autojump_clock: MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        assert cluster.append("t", 0, []) == 0
+        assert cluster.append("t", 0, [b"x"]) == 0
+
+
+async def test_wait_for_a_node_that_is_not_there_ends(autojump_clock: MockClock) -> None:
+    async with ScriptedCluster() as cluster:
+        with pytest.raises(LookupError, match="there is no node 1"):
+            await cluster.seen("Fetch", node=1)
 
 
 async def test_error_codes_may_be_named(autojump_clock: MockClock) -> None:

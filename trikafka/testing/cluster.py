@@ -139,6 +139,8 @@ class ScriptedCluster:
     ) -> None:
         if nodes < 1:
             raise ValueError("a cluster needs at least one node")
+        if len(racks) > nodes:
+            raise ValueError(f"there are {len(racks)} racks, but {nodes} nodes")
         if not 0 <= coordinator < nodes:
             raise ValueError(f"coordinator={coordinator} is not a node: there are {nodes}, from 0")
         self._state = State(nodes, self.now_ms, cluster_id, racks, fetch_sessions)
@@ -303,6 +305,7 @@ class ScriptedCluster:
             node: The node id; ``None`` for all.
             where: A predicate of the decoded request.
         """
+        self._check_node(node)
         return self._script.requests(api, node, where)
 
     def transferred(self, api: Api | None = None, *, node: int | None = None) -> tuple[int, int]:
@@ -312,7 +315,7 @@ class ScriptedCluster:
             api: The name or number of the API; ``None`` for all.
             node: The node id; ``None`` for all.
         """
-        found = self._script.requests(api, node, None)
+        found = self.requests(api, node=node)
         return sum(seen.request_bytes for seen in found), sum(seen.response_bytes for seen in found)
 
     async def seen(
@@ -328,12 +331,13 @@ class ScriptedCluster:
             node: The node id; ``None`` for all.
             where: A predicate of the decoded request.
         """
-        while len(found := self._script.requests(api, node, where)) < count:
+        while len(found := self.requests(api, node=node, where=where)) < count:
             await self._script.arrived.wait()
         return found[count - 1]
 
     def connections(self, node: int | None = None) -> int:
         """Return the number of open connections."""
+        self._check_node(node)
         return sum(node in (None, connection.node.node_id) for connection in self._connections)
 
     def now_ms(self) -> int:
@@ -423,6 +427,8 @@ class ScriptedCluster:
 
         The other arguments are those of :meth:`fail`.
         """
+        if not isinstance(data, bytes | bytearray):
+            raise TypeError(f"data must be bytes, not {data!r}")
         return self._rule(api, Garbage(data), times, node, where)
 
     def silence(
@@ -455,6 +461,7 @@ class ScriptedCluster:
         ``change`` is :func:`flip`, :func:`cut`, :func:`strange_id` or a function of the test. The
         other arguments are those of :meth:`fail`.
         """
+        _check_function("change", change)
         return self._rule(api, Damage(change), times, node, where)
 
     def leave_out(
@@ -507,8 +514,9 @@ class ScriptedCluster:
         node: int | None,
         where: Predicate | None,
     ) -> Rule:
-        if node is not None:
-            self._node(node)
+        self._check_node(node)
+        if where is not None:
+            _check_function("where", where)
         if times is not None and (isinstance(times, bool) or not isinstance(times, int)):
             raise TypeError(f"times must be a number, or None for all requests, not {times!r}")
         # A parametrized test may ask for 0.
@@ -527,6 +535,9 @@ class ScriptedCluster:
         key = api_key(api)
         if versions is not None and not (isinstance(versions, tuple | list) and len(versions) == 2):
             raise TypeError(f"versions must be (lowest, highest), or None, not {versions!r}")
+        if versions is not None and versions[0] > versions[1]:
+            raise ValueError(f"the lowest version comes first: {versions!r}")
+        self._check_node(node)
         for each in self._state.nodes:
             if node not in (None, each.node_id):
                 continue
@@ -542,6 +553,8 @@ class ScriptedCluster:
             metrics: Prefixes of the metrics' names; ``""`` for all.
             interval: Seconds between two pushes.
         """
+        if isinstance(metrics, str):
+            raise TypeError(f"metrics must be a collection of prefixes: write [{metrics!r}]")
         telemetry = self._state.telemetry
         telemetry.metrics = tuple(metrics)
         telemetry.interval = interval
@@ -593,8 +606,7 @@ class ScriptedCluster:
 
     def disconnect(self, node: int | None = None) -> None:
         """Close the connections of a node, or of all nodes; new ones are accepted."""
-        if node is not None:
-            self._node(node)
+        self._check_node(node)
         for connection in self._connections:
             if node in (None, connection.node.node_id):
                 connection.close()
@@ -607,8 +619,7 @@ class ScriptedCluster:
             partition: The partition.
             node: The id of the new leader; ``None``: there is no leader.
         """
-        if node is not None:
-            self._node(node)
+        self._check_node(node)
         self.partition(topic, partition).elect(node)
         self._state.changed.notify()
 
@@ -637,6 +648,7 @@ class ScriptedCluster:
             node: The id of the follower.
             end: The end of its log; ``None``: it has all records.
         """
+        self._check_node(node)
         lagging = self.partition(topic, partition).lagging
         lagging.pop(node, None)
         if end is not None:
@@ -663,6 +675,7 @@ class ScriptedCluster:
 
         A stop does so as well.
         """
+        self._check_node(node)
         for each in self._state.nodes:
             if node in (None, each.node_id):
                 each.sessions.by_id.clear()
@@ -693,6 +706,11 @@ class ScriptedCluster:
         if not 0 <= node < len(known):
             raise LookupError(f"there is no node {node}: there are {len(known)}, from 0")
         return known[node]
+
+    def _check_node(self, node: int | None) -> None:
+        """Raise :exc:`LookupError` unless there is such a node, or ``None`` stands for all."""
+        if node is not None:
+            self._node(node)
 
     # -- topics, records and groups
 
@@ -726,7 +744,10 @@ class ScriptedCluster:
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Increase the number of a topic's partitions to ``count``."""
-        self._state.grow_topic(self._topic(topic), count)
+        found = self._topic(topic)
+        if count < len(found.partitions):
+            raise ValueError(f"{topic!r} has {len(found.partitions)} partitions, not less: {count}")
+        self._state.grow_topic(found, count)
 
     def topic_id(self, topic: str) -> uuid.UUID:
         """Return the id of a topic, the same in every run."""
@@ -760,6 +781,8 @@ class ScriptedCluster:
     ) -> int:
         """Append records to a partition as one batch; return its first offset.
 
+        Does nothing without records.
+
         Args:
             topic: The topic.
             partition: The partition.
@@ -767,7 +790,10 @@ class ScriptedCluster:
                 timestamp a record gets the cluster's time.
             compression: The codec of the batch.
         """
-        data = encode_batch(records, timestamp=self.now_ms(), compression=compression)
+        found = list(records)
+        if not found:
+            return self.partition(topic, partition).end
+        data = encode_batch(found, timestamp=self.now_ms(), compression=compression)
         return self.append_batch(topic, partition, data)
 
     def append_batch(
@@ -797,7 +823,10 @@ class ScriptedCluster:
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete the records before an offset, as retention does: the earliest offset moves."""
-        self.partition(topic, partition).truncate_before(before)
+        log = self.partition(topic, partition)
+        if before > log.end:
+            raise ValueError(f"{topic}-{partition} ends at {log.end}: no offset {before} is there")
+        log.truncate_before(before)
 
     def records(self, topic: str, partition: int) -> list[Record]:
         """Return the records in a partition's log, decoded."""
@@ -832,8 +861,9 @@ class ScriptedCluster:
 
     def committed(self, group: str, partition: tuple[str, int]) -> OffsetAndMetadata | None:
         """Return a group's committed offset for a partition; ``None`` if there is none."""
+        topic, number = _checked_partition(partition)
         known = self._groups.by_id.get(group)
-        found = known.offsets.get((partition[0], partition[1])) if known else None
+        found = known.offsets.get((topic, number)) if known else None
         if found is None:
             return None
         return OffsetAndMetadata(
@@ -845,8 +875,10 @@ class ScriptedCluster:
 
         A record that is not among them was never delivered.
         """
+        topic, number = _checked_partition(partition)
+        self.partition(topic, number)
         known = self._state.shares.by_id.get(group)
-        part = (self.topic_id(partition[0]), partition[1])
+        part = (self.topic_id(topic), number)
         found = known.partitions.get(part) if known else None
         if found is None:
             return {}
@@ -858,3 +890,23 @@ class ScriptedCluster:
         states = ", ".join(f"{node.host}: {node.state.value}" for node in self._state.nodes)
         last = f", last {api_name(self.log[-1].api_key)}" if self.log else ""
         return f"<ScriptedCluster {states}; {len(self.log)} requests{last}>"
+
+
+def _check_function(name: str, function: object) -> None:
+    """Raise :exc:`TypeError` unless this is a function of one argument."""
+    if not callable(function):
+        raise TypeError(f"{name} is not a function: {function!r}")
+    check_takes(function, (None,), TypeError, name)
+
+
+def _checked_partition(given: tuple[str, int]) -> tuple[str, int]:
+    """Return the topic and the number of a partition.
+
+    Raises:
+        TypeError: ``given`` is something else, such as the name of a topic.
+    """
+    if isinstance(given, tuple | list) and len(given) == 2:
+        topic, number = given
+        if isinstance(topic, str) and isinstance(number, int):
+            return topic, number
+    raise TypeError(f"a partition is (topic, number), not {given!r}")

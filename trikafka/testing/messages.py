@@ -131,16 +131,14 @@ def api_key(api: Api) -> int:
     """Return the number of an API.
 
     Raises:
-        ValueError: Kafka has no API of that name.
+        ValueError: Kafka has no API of that name or number.
     """
-    if isinstance(api, int):
-        return int(api)
-    try:
-        return _NUMBERS[api]
-    except KeyError:
+    key = int(api) if isinstance(api, int) else _NUMBERS.get(api)
+    if key not in _NAMES_OF:
         raise ValueError(
             f"no Kafka API is called {api!r}; the names are those of kafka.protocol.api_key.ApiKey"
-        ) from None
+        )
+    return key
 
 
 def api_name(key: int) -> str:
