@@ -398,6 +398,34 @@ def test_fork_opens_its_own_clients_in_a_thread(tmp_path: Path) -> None:
     assert (own, parent) == ("offset 0", "parent 1 0")
 
 
+def test_fork_leaves_the_parents_clients_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copy of them would write to the parent's connections, and leave the parent's group."""
+
+    async def leave_open() -> None:
+        kept.append(cluster := cluster_of(1))
+        await cluster.__aenter__()
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            await producer.send("t", b"x")
+
+    kept: list[Any] = []
+    with nothing_left():
+        loop = new_loop()
+        loop.run_until_complete(leave_open())
+        loop.close()
+        guest = guests._here.guest
+        assert guest is not None
+        with monkeypatch.context() as fork:
+            fork.setattr(guest, "process", guest.process + 1)
+            with pytest.raises(trikafka.IllegalStateError, match="was forked"):
+                run(main)
+        assert guest.clients
+        assert not guest.ended
+        run(main)
+        assert guest.ended
+
+
 def test_ctrl_c_in_a_tick_leaves_clients_open() -> None:
     """Trio's handler catches it there; it is raised in asyncio's loop all the same."""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
