@@ -54,9 +54,9 @@ def main() -> int:
     console.print(f"\n{path}", highlight=False)
     if not partial and options.docs and not findings.failed:
         chart.draw(found, DOCS / "benchmarks.png")
-        chart.update(found, DOCS / "benchmarks.md")
+        chart.update(found, DOCS)
         console.print(
-            "docs/benchmarks.png and the table in docs/benchmarks.md are of this run now",
+            f"docs/benchmarks.png and the tables in {', '.join(chart.PAGES)} are of this run now",
             highlight=False,
         )
     return 1 if findings.failed else 0

@@ -2,7 +2,7 @@
 
 The module reads nothing but the JSON, and is a script as well. ``python benchmarks/chart.py JSON
 PNG`` draws the picture. ``python benchmarks/chart.py JSON --markdown`` prints the tables. ``python
-benchmarks/chart.py JSON --update docs/benchmarks.md`` puts them between the marks in that page.
+benchmarks/chart.py JSON --update docs`` puts them between the marks in the pages of that folder.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ from typing import Any
 
 BEGIN = "<!-- results: begin -->"
 END = "<!-- results: end -->"
+#: The pages with a run's tables. One page with all of them would be too long to read.
+RATES_PAGE = "benchmarks.md"
+GROUPS_PAGE = "benchmarks-groups.md"
+TLS_PAGE = "benchmarks-tls.md"
+PAGES = (RATES_PAGE, GROUPS_PAGE, TLS_PAGE)
 _COLOURS = {
     "trikafka": "#0b6e4f",
     "confluent-kafka": "#d17a22",
@@ -304,12 +309,33 @@ def _cell(case: Case, name: str, form: str) -> str:
 # --- Markdown -------------------------------------------------------------------------------------
 
 
-def markdown(found: Document) -> str:
+def markdown(found: Document, page: str | None = None) -> str:
     """Return the tables of a run for readers who choose a client.
 
     The terminal and the JSON have more.
+
+    Args:
+        found: The run.
+        page: One of ``PAGES``, for the tables of that page only.
     """
-    parts = [_about(found)]
+    if page in (None, RATES_PAGE):
+        missing = (f"Not measured: {name}: {why}" for name, why in found["missing"].items())
+        parts = [*_rates(found), *missing]
+    else:
+        parts = [f"Run of {found['about']['started'][:10]} ([versions]({RATES_PAGE}#results))."]
+    for title, head, rows in grids(found):
+        if page in (None, _page_of(title)) and not title.startswith(_TERMINAL_ONLY):
+            if head[2] in ("partitions", "consumers"):  # the largest number
+                rows = [row for row in rows if row[2] == rows[-1][2]]
+            shown = [place for place, name in enumerate(head) if name not in _TERMINAL_COLUMNS]
+            head, *rows = ([row[place] for place in shown] for row in (head, *rows))
+            parts += [f"**{title}**", _table(head, rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _rates(found: Document) -> Iterator[str]:
+    """Yield the description of the run, the ratios, and the rates of reading and writing."""
+    yield _about(found)
     rows = [
         [aim["aim"], f"{aim['value']:,.2f}", spread_of(aim)]
         for aim in found["aims"]
@@ -318,41 +344,40 @@ def markdown(found: Document) -> str:
         and not any(each in aim["aim"] for each in _TERMINAL_RATIOS)
     ]
     if rows:
-        parts.append(
+        yield (
             "**Ratios of medians**: above 1, the first named is better. The spread is that of "
             "single rounds."
         )
-        parts.append(_table(["ratio", "found", "spread"], rows))
+        yield _table(["ratio", "found", "spread"], rows)
     for kind, title in (("consume", "Reading"), ("produce", "Writing")):
         if cases := [case for case in _of(found, kind) if case["way"] not in _TERMINAL_WAYS]:
-            parts.append(
+            yield (
                 f"**{title}**, thousand records a second by size and compression; processor time "
                 "and memory for the first"
             )
-            parts.append(_speeds(cases))
-    for title, head, rows in grids(found):
-        if not title.startswith(_TERMINAL_ONLY):
-            if head[2] in ("partitions", "consumers"):  # the largest number
-                rows = [row for row in rows if row[2] == rows[-1][2]]
-            shown = [place for place, name in enumerate(head) if name not in _TERMINAL_COLUMNS]
-            head, *rows = ([row[place] for place in shown] for row in (head, *rows))
-            parts += [f"**{title}**", _table(head, rows)]
-    parts += [f"Not measured: {name}: {why}" for name, why in found["missing"].items()]
-    return "\n\n".join(parts) + "\n"
+            yield _speeds(cases)
 
 
-def update(found: Document, page: Path) -> None:
-    """Replace the text between the marks in ``page``.
+def _page_of(title: str) -> str:
+    """Return the page of a grid."""
+    return TLS_PAGE if " over TLS" in title else GROUPS_PAGE
+
+
+def update(found: Document, folder: Path) -> None:
+    """Replace the text between the marks in the pages of ``folder``.
 
     Raises:
-        ValueError: The page has no marks.
+        ValueError: A page has no marks.
     """
-    text = page.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no place for results: {BEGIN} ... {END}")
-    page.write_text(f"{before}{BEGIN}\n{markdown(found)}{END}{after}")
+    texts = {}
+    for name in PAGES:
+        before, begin, rest = (folder / name).read_text().partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not begin or not end:
+            raise ValueError(f"{folder / name} has no place for results: {BEGIN} ... {END}")
+        texts[name] = f"{before}{BEGIN}\n{markdown(found, name)}{END}{after}"
+    for name, text in texts.items():
+        (folder / name).write_text(text)
 
 
 def _about(found: Document) -> str:
@@ -606,7 +631,9 @@ def main() -> int:
     parser.add_argument("json", type=Path)
     parser.add_argument("png", type=Path, nargs="?")
     parser.add_argument("--markdown", action="store_true", help="print the tables")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="put the tables into a page")
+    parser.add_argument(
+        "--update", type=Path, metavar="FOLDER", help="put the tables into the pages of a folder"
+    )
     options = parser.parse_args()
     found = json.loads(options.json.read_text())
     if options.png is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import trio
 
 from benchmarks import plan
+from benchmarks.chart import PAGES, markdown
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: The ways of ours that are tried, of kinds with several. mypy checks that the others fit the API.
@@ -174,27 +176,36 @@ async def test_chart_and_tables_are_made_from_the_json(
     run: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
     _, document = run
-    page, picture = tmp_path / "page.md", tmp_path / "chart.png"
-    page.write_text("above\n<!-- results: begin -->\nold\n<!-- results: end -->\nbelow\n")
+    picture = tmp_path / "chart.png"
+    for name in PAGES:
+        marks = "above\n<!-- results: begin -->\nold\n<!-- results: end -->\nbelow\n"
+        (tmp_path / name).write_text(marks)
     command = [
         sys.executable,
         str(ROOT / "benchmarks" / "chart.py"),
         str(document),
         str(picture),
         "--update",
-        str(page),
+        str(tmp_path),
     ]
     await trio.run_process(command)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    text = page.read_text()
-    assert text.startswith("above\n<!-- results: begin -->\n")
-    assert text.endswith("<!-- results: end -->\nbelow\n")
-    assert "old" not in text
-    assert "| raw limit | `fetch and CRC` |" in text
-    assert "| trikafka | `assign(), async for` | 2000 |" in text
-    assert "| aiokafka | `topics, async for` | eager |" in text
-    assert "| Arrow consume / confluent-kafka consume() | " in text
-    assert text.count("| trikafka | `arrow_batches()` |") == 2  # plain and over TLS
+    rates, groups, tls = ((tmp_path / name).read_text() for name in PAGES)
+    for text in (rates, groups, tls):
+        assert text.startswith("above\n<!-- results: begin -->\n")
+        assert text.endswith("<!-- results: end -->\nbelow\n")
+        assert "old" not in text
+    assert "| raw limit | `fetch and CRC` |" in rates
+    assert "| Arrow consume / confluent-kafka consume() | " in rates
+    assert "| trikafka | `assign(), async for` | 2000 |" in groups
+    assert "| aiokafka | `topics, async for` | eager |" in groups
+    found = json.loads(document.read_text())
+    whole = markdown(found)
+    tables = re.findall(r"^\*\*.*", whole, re.MULTILINE)
+    pages = [re.findall(r"^\*\*.*", text, re.MULTILINE) for text in (rates, groups, tls)]
+    assert sorted(tables) == sorted(title for page in pages for title in page)
+    for text, times in ((rates, 1), (groups, 0), (tls, 1)):
+        assert text.count("| trikafka | `arrow_batches()` |") == times
 
 
 async def test_rounds_take_turns_with_the_cases() -> None:
@@ -224,5 +235,6 @@ async def test_values_are_made_before_the_clock_starts() -> None:
 
 
 async def test_docs_have_a_place_for_the_results() -> None:
-    text = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert text.count("<!-- results: begin -->") == text.count("<!-- results: end -->") == 1
+    for name in PAGES:
+        text = (ROOT / "docs" / name).read_text()
+        assert text.count("<!-- results: begin -->") == text.count("<!-- results: end -->") == 1
