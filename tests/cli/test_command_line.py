@@ -108,7 +108,7 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
             ("acls", "set", "-u", "a", "-O", "read", "-t", "t", "--host", "db.example"),
             "--host 'db.example' is not an address",
         ),
-        (("consume", "t", "-G", "g", "--until", "5"), "goes without a group"),
+        (("consume", "t", "-G", "g", "--until", "5"), "cannot be used with a group; use -e"),
         (("consume", "t", "-f", "%s", "--headers"), "%h prints the headers"),
         (("consume", "t", "--value-format", "avro"), "'base64'"),
         (("produce", "-t", "t", "-f", "csv", "-K", ":"), "-K is for raw lines"),

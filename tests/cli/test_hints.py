@@ -67,7 +67,7 @@ from trikafka.testing import ScriptedCluster
         ),
         (("records", "delete", "-t", "t", "--before", "x"), "Invalid value for --before: 'x' is"),
         (("topics", "create", "t", "--partition", "3"), "--partitions"),
-        (("topics", "create", "t", "--config", "x"), "for '--config': it has to be NAME=VALUE"),
+        (("topics", "create", "t", "--config", "x"), "for '--config': write NAME=VALUE"),
         (
             ("configs", "set", "topic", "t", "a=1", "b=2", "a=2"),
             "a is given twice, with different values: choose one",

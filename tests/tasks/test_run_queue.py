@@ -434,3 +434,25 @@ async def test_a_forgotten_await_ends_the_run(autojump_clock: Clock) -> None:
         with trio.fail_after(60), pytest.raises(ConfigurationError, match=r"write 'await .*work"):
             await worked(cluster, handle)
         assert states(cluster)[0] == "available"
+
+
+async def test_an_unreadable_record_is_logged_as_released(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled: list[int | None] = []
+
+    async def handle(delivery: Delivery[bytes, int]) -> None:
+        handled.append(delivery.record.value)
+
+    async with jobs(2) as cluster:
+        cluster.append("jobs", 0, [b"tea"])
+        await run_until(
+            lambda: "deserialize" in caplog.text and len(handled) == 2,
+            lambda: worked(cluster, handle, value_deserializer=int),
+        )
+        assert handled == [0, 1]
+        assert states(cluster) == ["acknowledged"] * 2 + ["archived"]
+    text = "a record is released, because it cannot be deserialized; the group delivers it again"
+    (said,) = {record.message for record in caplog.records if text in record.message}
+    assert "jobs-0" in said
+    assert "offset 2" in said

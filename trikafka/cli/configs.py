@@ -151,7 +151,7 @@ def set_(
     if not wanted:
         raise click.UsageError("give NAME=VALUE, or --delete NAME")
     if dry_run and execute:
-        raise click.UsageError("only one of --dry-run and --execute")
+        raise click.UsageError("give only one of --dry-run and --execute")
     if gone and not execute:
         rows = ask(common, lambda admin: planned(admin, resource, wanted))
         _say_planned(resource, rows, output)

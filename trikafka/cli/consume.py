@@ -132,7 +132,9 @@ def command(
     if group is not None and partitions:
         raise click.UsageError("-p cannot be used with a group, which assigns the partitions")
     if group is not None and until_time is not None:
-        raise click.UsageError("--until goes without a group")
+        raise click.UsageError(
+            "--until cannot be used with a group; use -e, which ends after the records of the start"
+        )
     topics = tuple(chosen("topic", names, more))
     for topic in topics:
         name, colon, numbers = topic.partition(":")

@@ -182,9 +182,9 @@ class CsvBlocks:
 
     def _name(self, names: list[str]) -> None:
         if not names:
-            raise BadLineError("this line is blank, and has to name the columns")
+            raise BadLineError("this line is blank; the first line must name the columns")
         if len(set(names)) != len(names):
-            raise BadLineError("two columns have one name")
+            raise BadLineError("two columns have the same name")
         if (
             len(names) == 1
             and names[0] not in (self._choice.key, self._choice.value)

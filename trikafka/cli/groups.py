@@ -130,7 +130,7 @@ def command(
     "delete GROUP" do what the options of these names do.
     """
     if list_ + describe + delete > 1:
-        raise click.UsageError("only one of --list, --describe and --delete")
+        raise click.UsageError("give only one of --list, --describe and --delete")
     if delete:
         _delete(common, chosen("group", names, more), output)
     elif describe or ((names or more) and not list_):

@@ -259,7 +259,7 @@ def pair(text: str) -> tuple[str, str]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise click.BadParameter("it has to be NAME=VALUE")
+        raise click.BadParameter("write NAME=VALUE")
     return name.strip(), value
 
 

@@ -259,7 +259,7 @@ def from_template(template: str, null: bytes = b"") -> OutputFormat:
         if sign is not None and sign != "%":
             if sign not in _SIGNS:
                 raise click.BadParameter(
-                    f"%{sign} in a format means nothing; there are "
+                    f"%{sign} is not known in a format; the signs are "
                     f"{', '.join('%' + t for t in _SIGNS)}, %%",
                     param_hint="--format",
                 )

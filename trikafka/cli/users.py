@@ -151,7 +151,7 @@ def _password(file: str | None, variable: str | None) -> str:
         click.UsageError: There is none. No error shows the password.
     """
     if file is not None and variable is not None:
-        raise click.UsageError("only one of --password-file and --password-env")
+        raise click.UsageError("give only one of --password-file and --password-env")
     if variable is not None:
         password = os.environ.get(variable, "")
         if not password:

@@ -161,8 +161,8 @@ class ClientConfig(SecurityConfig):
             one.check(getattr(config, name))
         if holds_secret(config.bootstrap_servers):  # not shown: the value may hold a password
             raise ConfigurationError(
-                "bootstrap_servers: an address has no '@'; user and password are other settings "
-                "(sasl_...)"
+                "bootstrap_servers: an address must not contain '@'; give user and password by "
+                "sasl_plain_username and sasl_plain_password"
             )
         object.__setattr__(
             config,

@@ -160,8 +160,14 @@ class QueueRun:
             self._receives.add(scope)
             try:
                 return await self._queue.receive()
-            except (CorruptRecordError, DeserializationError) as error:
-                _log.warning("a record is passed over: %s", error)
+            except CorruptRecordError as error:  # says what becomes of its records
+                _log.warning("records cannot be read, and no handler gets them: %s", error)
+            except DeserializationError as error:
+                _log.warning(
+                    "a record is released, because it cannot be deserialized; the group delivers "
+                    "it again: %s",
+                    error,
+                )
             finally:
                 self._receives.discard(scope)
         return None
