@@ -28,3 +28,13 @@ def test_each_proposal_has_its_release() -> None:
     items = re.findall(r"^\* (\d[^:]*):", page, re.M)
     assert len(items) > 40
     assert [item for item in items if not re.fullmatch(r"(\d+ \([^)]+\)(, |$))+", item)] == []
+
+
+def test_llms_txt_names_each_page() -> None:
+    text = (ROOT / "docs/llms.txt").read_text(encoding="utf-8")
+    named = set(re.findall(r"\(([\w/-]+)\.html\)", text))
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
+    of_the_project = {"index", "changelog", "contributing", "licences", "security-policy"}
+    assert pages - named <= of_the_project
+    for name in named - pages:
+        assert (ROOT / "docs" / f"{name}.rst").exists(), name
