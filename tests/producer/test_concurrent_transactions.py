@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import pyarrow as pa
 import pytest
 import trio
 import trio.lowlevel
@@ -201,6 +202,38 @@ async def test_calls_after_the_close_are_refused(version: int, autojump_clock: C
             with trio.fail_after(1), pytest.raises(trio.ClosedResourceError):
                 async with txn:
                     await txn.send_offsets({T1: 7}, GROUP)
+
+
+@both
+async def test_table_that_fails_late_spares_the_next_transaction(
+    version: int, autojump_clock: Clock
+) -> None:
+    """It waits for room, and then for its topic, which is gone, while the next one begins."""
+    outcomes = Outcomes()
+    table = pa.table({"value": [b"x" * 100] * 1_000})
+    async with transacting(version, nodes=2, buffer_memory=20_000) as (cluster, producer):
+        cluster.create_topic("u", 2)
+        for partition in (0, 1):
+            cluster.move_leader("t", partition, 0)
+            cluster.move_leader("u", partition, 1)
+        async with producer.transaction():
+            await producer.send_arrow("t", table.slice(0, 1))
+            await producer.send("u", b"x", partition=0)
+        cluster.fail("Produce", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, node=0, times=None)
+        cluster.delay("Produce", 2, node=1, times=1)
+        async with trio.open_nursery() as nursery:
+            async with producer.transaction() as first:
+                await producer.enqueue("u", b"x", partition=0)
+                nursery.start_soon(outcomes.of, lambda: producer.send_arrow("t", table))
+                await trio.sleep(0.5)
+                cluster.delete_topic("t")
+                await trio.sleep(2)
+                await first.abort()
+            async with producer.transaction():
+                await producer.send("u", b"x", partition=1)
+                assert not outcomes
+                await trio.sleep(10)
+        assert [type(outcome) for outcome in outcomes] == [trikafka.ArrowDeliveryError]
 
 
 @pytest.mark.parametrize("commit", [True, False])

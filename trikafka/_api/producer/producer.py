@@ -549,12 +549,15 @@ class Producer(MeteredClient):
     @contextmanager
     def _whole(self, sending: ArrowSending) -> Iterator[None]:
         """Make the transaction abortable if only a part of the table was accepted."""
+        transaction = self._transaction
+        number = 0 if transaction is None else transaction.number
         try:
             yield
         except BaseException as error:
-            if sending.accepted and self._transaction is not None:
+            # The call may end late, in the next transaction, which has none of its rows.
+            if sending.accepted and transaction is not None and transaction.number == number:
                 cancelled = TransactionError(f"{sending.call} was cancelled")
-                self._transaction.failed(error if isinstance(error, Exception) else cancelled)
+                transaction.failed(error if isinstance(error, Exception) else cancelled)
             raise
 
     # The next three are also the face for trikafka.aio, which keeps the order of calls itself while
