@@ -32,6 +32,7 @@ class Guarded:
         self.cluster = cluster
         self.welcome = True
         self.asked = 0
+        self.session_ms = 0
         cluster.offer("SaslHandshake", (0, 1))
         cluster.offer("SaslAuthenticate", (0, 2))
         cluster.on("SaslHandshake", self._shake)
@@ -48,7 +49,11 @@ class Guarded:
             else (ErrorCode.SASL_AUTHENTICATION_FAILED, "Invalid username or password")
         )
         return respond(
-            request, error_code=code, error_message=text, auth_bytes=b"", session_lifetime_ms=0
+            request,
+            error_code=code,
+            error_message=text,
+            auth_bytes=b"",
+            session_lifetime_ms=self.session_ms,
         )
 
     def shut(self) -> None:
@@ -226,3 +231,25 @@ async def test_refused_renewal_costs_no_record(autojump_clock: Clock, good_later
             await send_on()
             assert 85 < renewals[0] < 95
         assert values(cluster) == [b"x", *[b"y"] * sent]
+
+
+async def test_reauthentication_takes_no_place_of_a_request(autojump_clock: Clock) -> None:
+    """Otherwise the hundredth request in flight ended the producer."""
+    most = 100
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        guard = Guarded(cluster)
+        guard.session_ms = 10_000
+        settings = {"enable_idempotence": False, "acks": 1, "batch_size": 1} | PLAIN
+        async with opened(
+            cluster, **settings, max_in_flight_requests_per_connection=most
+        ) as producer:
+            await producer.send("t", b"first")
+            cluster.delay("Produce", 15, times=1)
+            for _ in range(most - 1):
+                await producer.enqueue("t", b"x")
+                await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(12)
+            assert producer.statistics().requests_in_flight == most - 1
+            await producer.enqueue("t", b"x")
+            await producer.flush()
+            assert len(values(cluster)) == most

@@ -76,7 +76,7 @@ class Connection:
         self._transport = transport
         self._config = config
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
-        self._requests = RequestQueue()  # at most _MOST_IN_FLIGHT
+        self._requests = RequestQueue()  # at most _MOST_IN_FLIGHT, and one of SASL
         self._wake = trio.Event()  # wakes the writer
         self._listener = listener or NO_LISTENER
         self._meter = self._listener.meter
@@ -485,7 +485,10 @@ class Connection:
         # `on_end` in the step that has read the response. The price is that `on_end` may not wait
         # or raise: an exception in it would end the reader, and with it the connection of every
         # other request.
-        if len(self._requests) >= _MOST_IN_FLIGHT:
+        # As in `request`, the one request of a reauthentication takes no slot. A producer without
+        # idempotence may use all slots, and would fail as a whole at a refusal here.
+        extra = self._state.current is ConnectionState.REAUTHENTICATING
+        if len(self._requests) >= _MOST_IN_FLIGHT + extra:
             raise trio.WouldBlock
         version = self._newest_common(message)
         self._enqueue(InFlightRequest(on_end, waited_for=False), message, version, response_timeout)
