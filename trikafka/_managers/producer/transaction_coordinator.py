@@ -16,6 +16,7 @@ from ...error_codes import ErrorCode
 from ...errors import (
     BrokerResponseError,
     MemberFencedError,
+    ProducerFencedError,
     TrikafkaError,
     UnsupportedVersionError,
     from_code,
@@ -62,7 +63,7 @@ class TransactionCoordinator:
         )
         try:
             response = await self._ask(request)
-            self._raise_for(response.error_code, "InitProducerId")
+            self._raise_for(response.error_code, "InitProducerId", in_transaction=False)
         except UnsupportedVersionError as error:
             what = (
                 "two_phase_commit=True needs brokers with KIP-939"
@@ -90,7 +91,9 @@ class TransactionCoordinator:
         response = await self._ask(messages.add_partitions(self._id, identity, partitions))
         codes = messages.read_added(response, partitions)
         wrong = [
-            from_code(code, f"{tp} in a transaction of {self._id!r}", operation="Write")
+            self._in_transaction(
+                from_code(code, f"{tp} in a transaction of {self._id!r}", operation="Write")
+            )
             for tp, code in codes.items()
             if code
         ]
@@ -164,13 +167,26 @@ class TransactionCoordinator:
         if error.refresh_coordinator:
             self._coordinators.mark_unknown(self._id, CoordinatorKind.TRANSACTION)
 
-    def _raise_for(self, code: int, what: str) -> None:
+    def _raise_for(self, code: int, what: str, *, in_transaction: bool = True) -> None:
         if code:
             error = from_code(code, f"{what} of {self._id!r}", operation="Write")
+            if in_transaction:
+                error = self._in_transaction(error)
             with reasons.reasoning(self.reason):
                 reasons.failed(error)
             self.failed(error)
             raise error
+
+    def _in_transaction(self, error: BrokerResponseError) -> BrokerResponseError:
+        """Name the other cause of a refusal within a transaction, which the code does not tell.
+
+        A coordinator of version 1 raises the epoch when it aborts an expired transaction, and then
+        refuses that transaction's producer as it refuses one that another has fenced.
+        """
+        if isinstance(error, ProducerFencedError) and self.version < 2:
+            also = "or the transaction was open for longer than transaction_timeout_ms"
+            error.args = (f"{error}; {also}",)
+        return error
 
 
 def _cause(errors: Sequence[BrokerResponseError]) -> BrokerResponseError | None:
