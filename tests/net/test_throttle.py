@@ -227,6 +227,44 @@ async def test_long_throttle_takes_no_batches(autojump_clock: Clock) -> None:
             assert trio.current_time() - began <= 6
 
 
+@pytest.mark.parametrize("seconds", [10, 40])
+async def test_request_behind_a_throttle_is_not_silence(
+    seconds: int, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker reads it late. Made again on another connection, it would be written twice."""
+    muted_until = 0.0
+
+    async def mute(request: Any, default: Any) -> Any:
+        nonlocal muted_until
+        await trio.sleep_until(muted_until)
+        response = await default()
+        await trio.sleep(0.1)
+        if not muted_until:
+            response.throttle_time_ms = seconds * 1_000
+            muted_until = trio.current_time() + seconds
+        return response
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        settings: Any = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+            "linger_ms": 0,
+            "enable_idempotence": False,
+        }
+        async with open_producer(**settings) as producer:
+            await producer.send("t", b"0")
+            cluster.on("Produce", mute, times=None)
+            await producer.enqueue("t", b"1")
+            await trio.sleep(0.05)
+            behind = await producer.enqueue("t", b"2")
+            await trio.sleep(7)
+            assert producer.health().ok
+            await behind.wait()
+            assert trio.current_time() == pytest.approx(seconds + 0.2)
+            assert len(cluster.requests("Produce")) == 3
+    assert "does not respond" not in caplog.text
+
+
 async def test_throttle_ends_with_its_connection(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster, open_parts(cluster, bootstrap=False) as parts:
         throttle(cluster, 7_200_000)

@@ -227,9 +227,10 @@ class Connection:
         # It ends with its connection, because the broker keeps it for a connection, too.
         now = trio.current_time()
         until = max(self.throttled_until, now + seconds)
-        self._throttled_for += until - max(self.throttled_until, now)
+        longer = until - max(self.throttled_until, now)
+        self._throttled_for += longer
         self.throttled_until = until
-        self._expiry.paused(until)
+        self._expiry.paused(until, longer, self._requests.waiting())
         self._listener.throttled(api, seconds)
 
     async def negotiate(self, software_version: str, check: MisroutingCheck | None = None) -> None:

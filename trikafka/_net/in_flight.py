@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +27,9 @@ _WRITE_BYTES = 262_144
 #: Seconds without a response after which a broker is reported as silent. The time for which the
 #: request asks the broker to wait comes on top.
 SILENCE = 5.0
+#: Usual throttles are shorter than this (seconds). During a longer one a producer makes no requests,
+#: and those that were made before expire, so that their batches can go elsewhere.
+LONG_THROTTLE = 60.0
 #: Seconds that the reader gets, before a silence is reported, to read responses that have arrived
 #: while the event loop was blocked.
 _SECOND_LOOK = 0.25
@@ -330,12 +333,24 @@ class ExpiryWatch:
         """Record that a request ended."""
         self._idle_since = max(self._idle_since, trio.current_time())
 
-    def paused(self, until: float) -> None:
-        """Record that nothing is written before ``until``, so that the time does not count as idle.
+    # A broker that throttles reads nothing more from the connection. So requests in flight, and
+    # those in the queue, wait for as much longer. Without that, a quota looked like a frozen
+    # broker, and its requests were made again on another connection, which no throttle slows.
+    def paused(self, until: float, longer: float, waiting: Iterable[InFlightRequest]) -> None:
+        """Record a throttle: the broker reads nothing before ``until``.
 
-        Otherwise the connection could be closed as idle, which would end the throttle.
+        Args:
+            until: When the throttle ends. The time before does not count as idle: if the connection
+                was closed as idle, the throttle would end with it.
+            longer: The seconds by which the end of the throttles moves.
+            waiting: The requests that have not ended. They have as many seconds more, but are not
+                held for a throttle of more than ``LONG_THROTTLE``.
         """
         self._idle_since = max(self._idle_since, until)
+        for request in waiting:
+            request.overdue += longer
+            if longer <= LONG_THROTTLE:
+                request.expires += longer
 
     def heard(self) -> None:
         """Record a response."""
@@ -378,7 +393,7 @@ class ExpiryWatch:
     def _report_silence(
         self, request: InFlightRequest, waiting: Callable[[], list[InFlightRequest]]
     ) -> None:
-        if request in waiting():
+        if request in waiting() and request.overdue <= trio.current_time():
             again = self._listener.silent(
                 request.outgoing.api.removesuffix("Request"), request.begins
             )

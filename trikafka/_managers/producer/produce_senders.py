@@ -18,7 +18,7 @@ import trio
 from ..._net import reasons
 from ..._net.brokers import Brokers
 from ..._net.connection import Connection
-from ..._net.in_flight import InFlightRequest
+from ..._net.in_flight import LONG_THROTTLE, InFlightRequest
 from ..._net.leader_hints import learn_leaders, named_place
 from ..._net.signal import Signal
 from ..._net.singleflight import StartSoon
@@ -48,9 +48,7 @@ _BUSY = 2
 _BACKLOG = 1 << 19
 #: Seconds until the send buffer is checked again; a response ends this wait, too.
 _LOOK_AGAIN = 0.005
-#: No request is made while a throttle lasts for more than these seconds. Usual ones are shorter.
-_LONG_THROTTLE = 60.0
-#: Seconds between two checks whether such a throttle has ended with its connection.
+#: Seconds between two checks whether a long throttle has ended with its connection.
 _THROTTLED_LOOK = 1.0
 #: Compression that takes longer than this (seconds) goes to a thread.
 _LONG = 0.005
@@ -294,7 +292,7 @@ class Senders:
         A connection writes its requests when a throttle ends, which may take hours. Until then
         their batches could neither be sent to a new leader nor expire as unsent.
         """
-        return connection.throttled_until > now + _LONG_THROTTLE
+        return connection.throttled_until > now + LONG_THROTTLE
 
     async def _sleep(self, sender: _Sender, until: float) -> None:
         if until == math.inf:
