@@ -683,7 +683,12 @@ async def test_auto_committing_consumer_is_refused(autojump_clock: Clock) -> Non
 @both
 @pytest.mark.parametrize(
     "code",
-    [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH],
+    [
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,  # an epoch that the program has noted stays stale
+    ],
 )
 async def test_offsets_of_a_removed_member_are_refused(
     version: int, code: ErrorCode, autojump_clock: Clock
@@ -695,8 +700,30 @@ async def test_offsets_of_a_removed_member_are_refused(
                 await producer.send("t", b"x", partition=0)
                 await txn.send_offsets({T1: 1}, trikafka.GroupMetadata("g", 3, "m"))
         assert isinstance(caught.value.__cause__, CommitFailedError)
+        assert len(cluster.requests("TxnOffsetCommit")) == 1
         await until_closed(cluster)
         assert await committed(cluster) == []
+
+
+@both
+async def test_stale_epoch_of_a_consumer_is_asked_again(
+    version: int, autojump_clock: Clock
+) -> None:
+    """Its next heartbeat may bring the new epoch."""
+
+    class Member:
+        def offsets_for_transaction(self, offsets: Any = None) -> Any:
+            return {T1: trikafka.OffsetAndMetadata(1)}, lambda: trikafka.GroupMetadata("g", 3, "m")
+
+    async with transacting(version) as (cluster, producer):
+        cluster.fail("TxnOffsetCommit", ErrorCode.STALE_MEMBER_EPOCH)
+        with pytest.raises(TransactionAbortableError) as caught:
+            async with producer.transaction() as txn:
+                await producer.send("t", b"x", partition=0)
+                await txn.send_offsets(Member())
+        # The second answer is that the scripted group has no such member.
+        assert isinstance(caught.value.__cause__, CommitFailedError)
+        assert len(cluster.requests("TxnOffsetCommit")) == 2
 
 
 @both

@@ -293,9 +293,12 @@ class Transactions:
         try:
             await call.step("TxnOffsetCommit", once)
         except MemberFencedError as error:
-            # The member has reached the next generation meanwhile; a further attempt may use it.
-            error.retriable |= group() != member
-            if error.retriable:
+            # The member has reached the next generation meanwhile; a further attempt may use it. A
+            # consumer returns its membership in a new object each time. One that the program has
+            # noted is the same object, and no attempt makes it newer.
+            now = group()
+            error.retriable |= now != member
+            if error.retriable and now is not member:
                 raise
             raise CommitFailedError(
                 f"group {member.group_id!r} has moved on without this member, and its partitions "
