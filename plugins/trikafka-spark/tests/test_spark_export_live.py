@@ -219,7 +219,9 @@ async def test_unwritable_place_is_refused_first(tmp_path: Path) -> None:
         await trikafka.export("t", tmp_path / "file" / "out", bootstrap_servers="localhost:1")
 
 
-def test_columns_are_what_spark_expects(spark: Any) -> None:
+@pytest.mark.parametrize("plain", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+def test_columns_are_what_spark_expects(spark: Any, plain: str) -> None:
+    """The columns keep their types, whatever the session means by TIMESTAMP."""
     from pyspark.sql.pandas.types import to_arrow_schema
     from trikafka_spark.source import DDL, HEADERS_DDL
 
@@ -232,5 +234,9 @@ def test_columns_are_what_spark_expects(spark: Any) -> None:
         )
         return to_arrow_schema(spark.createDataFrame([], ddl).schema, **zone)
 
-    assert spark_schema(f"{DDL}, {HEADERS_DDL}").equals(SCHEMA)
-    assert spark_schema(DDL).equals(SCHEMA.remove(SCHEMA.get_field_index("headers")))
+    spark.conf.set("spark.sql.timestampType", plain)
+    try:
+        assert spark_schema(f"{DDL}, {HEADERS_DDL}").equals(SCHEMA)
+        assert spark_schema(DDL).equals(SCHEMA.remove(SCHEMA.get_field_index("headers")))
+    finally:
+        spark.conf.unset("spark.sql.timestampType")

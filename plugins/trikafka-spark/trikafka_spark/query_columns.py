@@ -84,9 +84,11 @@ def _checked(field: StructField, name: str) -> bool:
     """Return whether the field may be null; raise if its type is not the column's."""
     kind = field.dataType.simpleString()
     if kind != _TYPES[name]:
+        # With spark.sql.timestampType=TIMESTAMP_NTZ, TIMESTAMP is another type than the column's.
+        what = "declare it TIMESTAMP_LTZ" if name == "timestamp" else "leave the type"
         raise ConfigurationError(
-            f"the schema asks for {field.name} as {kind}, but it is {_TYPES[name]}: leave the "
-            "type, and cast it in a select"
+            f"the schema asks for {field.name} as {kind}, but it is {_TYPES[name]}: {what}, and "
+            "cast it in a select"
         )
     if not field.nullable and name not in _ALWAYS:
         raise ConfigurationError(

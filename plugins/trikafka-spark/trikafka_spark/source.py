@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: The columns of Spark's Kafka connector, in Spark's terms.
+#: The columns of Spark's Kafka connector, in Spark's terms. The plain name TIMESTAMP would mean
+#: another type in a session with ``spark.sql.timestampType=TIMESTAMP_NTZ``.
 DDL = (
-    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
-    "timestampType INT"
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, "
+    "timestamp TIMESTAMP_LTZ, timestampType INT"
 )
 HEADERS_DDL = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
