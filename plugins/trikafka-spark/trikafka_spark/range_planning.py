@@ -5,6 +5,7 @@ All tasks of a query see one state of the topics.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -19,6 +20,7 @@ from .topic_patterns import topic_pattern
 
 #: Seconds for listing the topics, which only improves an error message.
 _NAMES_WITHIN = 5
+_log = logging.getLogger("trikafka.spark")
 
 
 class Planned(NamedTuple):
@@ -90,10 +92,11 @@ async def find_partitions(
         for topic in ids
         for info in await consumer.partitions_for(topic)
     ]
-    unknown = [str(tp) for tp in options.assign if tp not in found]
+    there, wanted = set(found), set(options.assign)
+    unknown = [str(tp) for tp in options.assign if tp not in there]
     if unknown and gone_is_an_error:
         raise TrikafkaError(f"partitions to read do not exist: {', '.join(unknown)}")
-    chosen = [tp for tp in found if tp in options.assign] if options.assign else found
+    chosen = [tp for tp in found if tp in wanted] if wanted else found
     return sorted(chosen), {
         topic: None if known is None else str(known) for topic, known in ids.items()
     }
@@ -160,13 +163,20 @@ def _check_named(which: str, bound: Bound, tps: Sequence[TopicPartition]) -> Non
 def _checked(
     tp: TopicPartition, start: int, stop: int, beginning: int, end: int, fail_on_data_loss: bool
 ) -> OffsetRange:
-    if fail_on_data_loss and (start < beginning or start > end or stop > end):
-        raise OffsetOutOfRangeError(
-            f"{tp} holds the offsets [{beginning}, {end}), but [{start}, {stop}) were to be read; "
-            "set failOnDataLoss=false to read the existing records"
+    if start < beginning or start > end or stop > end:
+        missing = (
+            f"{tp} holds the offsets [{beginning}, {end}), but [{start}, {stop}) were to be read"
         )
-    if fail_on_data_loss and start > stop:
-        raise TrikafkaError(f"the read of {tp} would start at offset {start}, after its end {stop}")
+        if fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{missing}; set failOnDataLoss=false to read the existing records"
+            )
+        _log.warning("%s; missing records are skipped (failOnDataLoss is false)", missing)
+    elif start > stop:
+        reverse = f"the read of {tp} would start at offset {start}, after its end {stop}"
+        if fail_on_data_loss:
+            raise TrikafkaError(reverse)
+        _log.warning("%s; it reads nothing (failOnDataLoss is false)", reverse)
     start = max(start, beginning)
     stop = min(stop, end)
     return OffsetRange(tp.topic, tp.partition, start, max(start, stop))
