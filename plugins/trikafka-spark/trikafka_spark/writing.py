@@ -55,8 +55,10 @@ from trikafka import (
     RequestTimedOutError,
     TrikafkaError,
 )
+from trikafka.toolkit import decisive, with_others
 
 from . import commit_protocol
+from .concurrent_calls import call_concurrently
 from .row_digest import RowDigest
 from .whole_write import BATCH
 from .write_options import WriteOptions
@@ -283,9 +285,27 @@ def _is_fenced(error: BaseException | None) -> bool:
 async def _send(producer: Any, tables: _Tables, first: _Some) -> None:
     following: _Some | None = first
     while following is not None:
-        for topic, table in following:
-            await producer.send_arrow(topic, table, **{name: name for name in table.column_names})
+        await _send_each(producer, following)
         following = await tables.next()
+
+
+async def _send_each(producer: Any, some: _Some) -> None:
+    """Send tables of several topics at the same time, and wait until all rows are delivered.
+
+    In turn, each topic would cost the task a round trip for each of its tables.
+    """
+    errors: list[TrikafkaError] = []
+
+    async def send(one: tuple[str, pa.Table]) -> None:
+        topic, table = one
+        try:
+            await producer.send_arrow(topic, table, **{name: name for name in table.column_names})
+        except TrikafkaError as error:
+            errors.append(error)
+
+    await call_concurrently(send, some)
+    if errors:
+        raise with_others(decisive(errors), errors)
 
 
 class _Tables:

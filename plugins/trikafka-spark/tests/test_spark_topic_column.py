@@ -1,0 +1,48 @@
+"""Rows that name their topics: a task sends to all of them at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trio
+from trikafka_spark.writing import _send
+
+from trikafka import TrikafkaError
+
+TABLE = pa.table({"value": ["x"]})
+
+
+class Tables:
+    async def next(self) -> None:
+        return None
+
+
+async def test_topics_do_not_wait_for_each_other(autojump_clock: object) -> None:
+    """One round trip for each topic, in turn, made a task with many topics slow."""
+    sent: list[str] = []
+
+    class Producer:
+        async def send_arrow(self, topic: str, table: Any, **columns: str) -> None:
+            await trio.sleep(1)
+            sent.append(topic)
+
+    began = trio.current_time()
+    topics = [f"t{number}" for number in range(50)]
+    await _send(Producer(), Tables(), [(topic, TABLE) for topic in topics])  # type: ignore[arg-type]
+    assert sorted(sent) == sorted(topics)
+    assert trio.current_time() - began == pytest.approx(1)
+
+
+async def test_error_of_a_topic_keeps_the_others(autojump_clock: object) -> None:
+    """The task fails with one error, which has the others as notes, and never with a group."""
+
+    class Producer:
+        async def send_arrow(self, topic: str, table: Any, **columns: str) -> None:
+            if topic != "good":
+                raise TrikafkaError(f"no {topic}")
+
+    with pytest.raises(TrikafkaError, match=r"^no a\n") as raised:
+        await _send(Producer(), Tables(), [("a", TABLE), ("good", TABLE), ("b", TABLE)])  # type: ignore[arg-type]
+    assert raised.value.__notes__ == ["also failed: TrikafkaError: no b"]
