@@ -96,6 +96,8 @@ def test_exactly_once_has_an_id_and_a_time_out() -> None:
             "unknown option 'topics' .* did you mean 'topic'",
         ),
         ({**BASE, "path": "t"}, ("value",), False, "call save\\(\\) without a path"),
+        ({**BASE, "subscribe": "t"}, ("value",), False, "is for reads; a write takes 'topic'"),
+        ({**BASE, "startingoffsets": "x"}, ("value",), False, "'startingOffsets' is for reads"),
         (
             {**BASE, "kafka.transactional.id": "x"},
             ("value",),
@@ -145,6 +147,13 @@ def test_wrong_type_and_mode_are_named() -> None:
         write_options(
             BASE,
             StructType([StructField("value", IntegerType())]),
+            overwrite=False,
+            streaming=False,
+        )
+    with pytest.raises(ConfigurationError, match="cast it to TIMESTAMP_LTZ, or drop it"):
+        write_options(
+            BASE,
+            StructType([*schema("value").fields, StructField("timestamp", IntegerType())]),
             overwrite=False,
             streaming=False,
         )

@@ -14,6 +14,12 @@ from typing import Any
 from trikafka import ConfigurationError, TopicPartition
 from trikafka.config.secrets import secret
 
+#: The property by which Spark marks the options of a ``CREATE TABLE``.
+_OF_TABLE = "provider"
+_NO_TABLES = (
+    "Spark does not pass the options of a table (CREATE TABLE) to a Python source: use CREATE "
+    "TEMPORARY VIEW ... USING trikafka OPTIONS (...) or a frame"
+)
 _MOST = 2**63 - 1
 _UNITS = {
     "us": 1e-3,
@@ -52,19 +58,34 @@ class QueryOptions:
         }
         return {name: secret(value) for name, value in found.items()}
 
-    def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Raise :exc:`ConfigurationError` for a name that is not known and not ``kafka.*``."""
-        names = {name.lower(): name for name in (*known, "kafka.bootstrap.servers")}
-        for name in self._values:
-            if name not in names and not name.startswith("kafka."):
-                near = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {names[near[0]]!r}?" if near else ""
-                raise ConfigurationError(
-                    f"unknown option {name!r} of the data source 'trikafka'{hint}"
-                )
+    def refuse_unknown(self, known: Iterable[str], advice: Mapping[str, str]) -> None:
+        """Raise :exc:`ConfigurationError` for a name that is not known and not ``kafka.*``.
 
-    def whole(self, name: str, least: int = 1) -> int | None:
-        """Return a whole number; ``None`` without the option."""
+        Options of a table are refused, too.
+
+        Args:
+            known: The names that the query may have.
+            advice: What to do about names that a query of another kind has.
+        """
+        # Such a table could be made, but each query of it would have no options.
+        if _OF_TABLE in self:
+            raise ConfigurationError(_NO_TABLES)
+        if not self._values:
+            raise ConfigurationError(f"the query has no options. {_NO_TABLES}")
+        names = {name.lower(): name for name in (*known, "kafka.bootstrap.servers")}
+        foreign = {name.lower(): (name, text) for name, text in advice.items()}
+        for name in self._values:
+            if name in names or name.startswith("kafka."):
+                continue
+            if name in foreign:
+                written, text = foreign[name]
+                raise ConfigurationError(f"the option {written!r} is {text}")
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {names[near[0]]!r}?" if near else ""
+            raise ConfigurationError(f"unknown option {name!r} of the data source 'trikafka'{hint}")
+
+    def whole(self, name: str, least: int = 1, unit: str = "") -> int | None:
+        """Return a whole number; ``None`` without the option. An error names the ``unit``."""
         text = self.text(name)
         if text is None:
             return None
@@ -75,13 +96,16 @@ class QueryOptions:
             or not least <= int(stripped) <= _MOST
         ):
             raise ConfigurationError(
-                f"{name} must be a whole number of at least {least}, below 2^63, not {text[:100]!r}"
+                f"{name} must be a whole number of at least {least}, below 2^63"
+                f"{unit and f' ({unit})'}, not {text[:100]!r}"
             )
         return int(stripped)
 
     def flag(self, name: str, default: bool) -> bool:
         """Return true or false."""
-        text = (self.text(name) or str(default)).strip().lower()
+        if name not in self:
+            return default
+        text = (self.text(name) or "").strip().lower()
         if text not in ("true", "false"):
             raise ConfigurationError(f"{name} must be true or false, not {text!r}")
         return text == "true"
@@ -101,7 +125,8 @@ class QueryOptions:
     def by_partition(self, name: str, least: int) -> dict[TopicPartition, int]:
         """Return offsets or times from JSON, ``{"topic": {"0": 23}}``; at least one."""
         text = self.text(name) or ""
-        found = numbers_by_partition(name, text)
+        found = numbers_by_partition(name, text, least)
+        words = " (-2 is the beginning, -1 the end)" if least < 0 else " (milliseconds since 1970)"
         for tp, number in found.items():
             if (
                 isinstance(number, bool)
@@ -110,25 +135,29 @@ class QueryOptions:
             ):
                 raise ConfigurationError(
                     f"{name} has {number!r} for {tp}, which is not a whole number of at least "
-                    f"{least}"
+                    f"{least}{words}"
                 )
         if not found:
             raise ConfigurationError(f"{name} names no partition: {text}")
         return found
 
 
-def numbers_by_partition(name: str, text: str) -> dict[TopicPartition, Any]:
+def numbers_by_partition(name: str, text: str, least: int) -> dict[TopicPartition, Any]:
     """Read ``{"topic": {"0": 23}}``. Raises :exc:`ConfigurationError`."""
+    example = '{"topic": {"0": 23, "1": -2}}' if least < 0 else '{"topic": {"0": 1700000000000}}'
     try:
         found: dict[TopicPartition, Any] = {}
         for topic, partitions in json.loads(text, object_pairs_hook=_once).items():
             for partition, number in partitions.items():
                 if not (partition.isascii() and partition.isdigit()):
                     raise ValueError(f"{partition!r} is not a partition number")
-                found[TopicPartition(topic, int(partition))] = number
+                tp = TopicPartition(topic, int(partition))
+                if tp in found:
+                    raise ValueError(f"{tp} occurs twice")
+                found[tp] = number
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigurationError(
-            f'{name} must be JSON like {{"topic": {{"0": 23, "1": -2}}}}, not {text!r}{_why(error)}'
+            f"{name} must be JSON like {example}, not {text!r}{_why(error)}"
         ) from error
     return found
 

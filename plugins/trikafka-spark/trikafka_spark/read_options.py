@@ -32,6 +32,15 @@ _IGNORED = ("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryInterva
 #: Options that the connector does not have: a group to commit to (streams).
 _OURS = ("groupId",)
 READ_OPTIONS = (*_CHOICES, *_STARTING, *_ENDING, *_SPLITTING, *_RATES, *_OTHERS, *_IGNORED, *_OURS)
+#: What options of other queries are, and what to do, as the end of a sentence.
+_ADVICE = {
+    "topic": "for writes; a read takes 'subscribe', 'subscribePattern' or 'assign'",
+    "path": "not for topics: call load() without a path, and set 'subscribe'",
+    "checkpointLocation": "for writeStream; set the checkpoint there",
+    "exactlyOnce": "for writes",
+    "transactionalId": "for writes",
+    "exactlyOnceVersion": "for writes",
+}
 _log = logging.getLogger("trikafka.spark")
 
 
@@ -111,7 +120,7 @@ def read_options(
             "the option 'pushFilters' was removed: choose what is fetched by startingOffsets, "
             "endingOffsets, startingTimestamp or assign; Spark applies all filters to the rows"
         )
-    given.refuse_unknown(READ_OPTIONS)
+    given.refuse_unknown(READ_OPTIONS, _ADVICE)
     settings = consumer_settings(given.kafka, warn)
     assign, subscribe, pattern = _chosen(given)
     if streaming:
@@ -218,7 +227,7 @@ def _check_order(starting: Bound, ending: Bound) -> None:
 def _bound(given: QueryOptions, which: str, default: int) -> Bound:
     """Return a bound by the connector's precedence: one time, times by partition, offsets."""
     if f"{which}Timestamp" in given:
-        return Bound(timestamp=given.whole(f"{which}Timestamp", least=0))
+        return Bound(timestamp=given.whole(f"{which}Timestamp", 0, "milliseconds since 1970"))
     if f"{which}OffsetsByTimestamp" in given:
         return Bound(timestamps=given.by_partition(f"{which}OffsetsByTimestamp", least=0))
     name = f"{which}Offsets"

@@ -13,6 +13,7 @@ from trikafka.config.topics import check_topic_name
 
 from .kafka_settings import producer_settings
 from .option_parsing import QueryOptions
+from .read_options import READ_OPTIONS
 
 #: The known options. Spark passes its own ``checkpointLocation`` and ``queryName`` as well.
 WRITE_OPTIONS = (
@@ -24,6 +25,10 @@ WRITE_OPTIONS = (
     "checkpointLocation",
     "queryName",
     "path",
+)
+#: What options of reads are, and what to do, as the end of a sentence.
+_ADVICE = dict.fromkeys(READ_OPTIONS, "for reads") | dict.fromkeys(
+    ("assign", "subscribe", "subscribePattern"), "for reads; a write takes 'topic'"
 )
 _TYPES = {
     "key": ("binary", "string"),
@@ -69,7 +74,7 @@ def write_options(
         ConfigurationError: An option or a column is missing, unknown or not valid.
     """
     given = QueryOptions(options)
-    given.refuse_unknown(WRITE_OPTIONS)
+    given.refuse_unknown(WRITE_OPTIONS, _ADVICE)
     if overwrite and not streaming:
         raise ConfigurationError(
             "the mode 'overwrite' is not possible, because records can only be added to a topic; "
@@ -120,9 +125,11 @@ def _columns(schema: StructType, topic: str | None) -> dict[str, str]:
         if name in found:
             raise ConfigurationError(f"the column {field.name!r} occurs twice")
         if kind not in _TYPES[name]:
+            how = "cast it to TIMESTAMP_LTZ" if name == "timestamp" else "cast it"
+            what = how if name == "value" else f"{how}, or drop it"
             raise ConfigurationError(
                 f"the column {field.name!r} is {kind}, but must be {' or '.join(_TYPES[name])}: "
-                "cast it"
+                f"{what}"
             )
         found[name] = field.name
     if "value" not in found:
