@@ -6,6 +6,7 @@ They are honoured, ignored with a warning, or refused.
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 from trikafka_spark.kafka_settings import (
@@ -124,6 +125,32 @@ def test_wrong_names_and_values_are_refused() -> None:
         producer_settings(SERVERS | {"delivery.timeout.ms": "1"})
     with pytest.raises(ConfigurationError, match=r"ssl\.enabled\.protocols is 'TLSv1\.2'"):
         consumer_settings(SERVERS | {"ssl.enabled.protocols": "TLSv1.2"})
+
+
+@pytest.mark.parametrize(
+    ("given", "begin"),
+    [
+        ({"ssl.key.password": "x"}, "kafka.ssl.key.password needs"),
+        ({"ssl.endpoint.identification.algorithm": ""}, "kafka.ssl.endpoint.identification.algo"),
+        ({"sasl.username": "u"}, "kafka.sasl.username needs"),
+        ({"message.timeout.ms": "x"}, "kafka.message.timeout.ms must be a number"),
+        (
+            {"security.protocol": "SSL", "ssl.key.password": "x"},
+            "kafka.ssl.keystore.key and kafka.ssl.key.password need kafka.ssl.keystore.location",
+        ),
+    ],
+)
+def test_error_has_the_name_that_was_given(given: dict[str, str], begin: str) -> None:
+    """Errors name the job's option, not the setting that is made from it."""
+    for settings in (consumer_settings, producer_settings):
+        with pytest.raises(ConfigurationError, match=f"^{re.escape(begin)}"):
+            settings(SERVERS | given)
+
+
+def test_ignored_option_has_the_name_that_was_given(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "trikafka.spark"):
+        producer_settings(SERVERS | {"fetch.message.max.bytes": "1000000"})
+    assert caplog.records[0].getMessage().endswith("ignored: kafka.fetch.message.max.bytes")
 
 
 def test_javas_security_options_are_translated() -> None:

@@ -80,8 +80,15 @@ REFUSED_WRITING = {
 #: The properties of Java's clients from which settings of other names are made.
 _JAVA_NAMES = {
     "sasl_plain_username": "sasl.jaas.config",
+    "sasl_plain_password": "sasl.jaas.config",
     "ssl_cafile": "ssl.truststore.location",
+    "ssl_ca_password": "ssl.truststore.password",
     "ssl_certfile": "ssl.keystore.location",
+    "ssl_keyfile": "ssl.keystore.key",
+    "ssl_password": "ssl.keystore.password",
+    "ssl_check_hostname": "ssl.endpoint.identification.algorithm",
+    "ssl_ciphers": "ssl.cipher.suites",
+    "ssl_minimum_version": "ssl.enabled.protocols",
 }
 _log = logging.getLogger("trikafka.spark")
 
@@ -128,9 +135,8 @@ def _by_option(
     except ConfigurationError as error:
         # Of the other settings only those that no sentence has as a word, as "retries".
         others = (each.name for each in fields(client) if "_" in each.name)
-        names = {name: name.replace("_", ".") for name in others} | _JAVA_NAMES
-        for name in kafka:
-            names |= {name: name, name.replace(".", "_"): name}
+        names = {name: name.replace("_", ".") for name in others} | _JAVA_NAMES | _by_setting(kafka)
+        names |= {name: name for name in kafka}
         given = {each: f"kafka.{name}" for each, name in names.items()}
         text = str(error).replace(" (or sasl_credentials)", "")  # a function, which no option is
         text = re.sub(r"(?<![\w.])\w[\w.]*\w", lambda word: given.get(word[0], word[0]), text)
@@ -138,6 +144,16 @@ def _by_option(
         # No job sets this one: exactlyOnce does.
         text = re.sub(r"^kafka\.transactional\.id needs", "exactlyOnce=true needs", text)
         raise ConfigurationError(text) from error.__cause__
+
+
+def _by_setting(kafka: Mapping[str, str]) -> dict[str, str]:
+    """Return the job's names by the settings that are made from them."""
+    names = {"ssl_password": "ssl.key.password"} if "ssl.key.password" in kafka else {}
+    for name in kafka:
+        rule = rule_of(name)
+        renamed = None if rule is None else rule.setting
+        names[renamed if renamed and "_" in renamed else name.replace(".", "_")] = name
+    return names
 
 
 def _settings(
@@ -169,7 +185,8 @@ def _settings(
     for name in own:
         del settings[name]
     known = {field.name for field in fields(client)}
-    unused += [name.replace("_", ".") for name in settings if name not in known]
+    names = _by_setting(kafka)
+    unused += [names.get(name, name.replace("_", ".")) for name in settings if name not in known]
     settings = {name: value for name, value in settings.items() if name in known}
     if warn and unused:
         _log.warning(
