@@ -1,4 +1,4 @@
-"""Offsets that a batch asks for and the log does not have."""
+"""Offsets and topics that a batch asks for and the cluster does not have."""
 
 from __future__ import annotations
 
@@ -38,3 +38,17 @@ async def test_missing_offsets_are_logged(
         "t-0 holds the offsets [0, 0), but [5, 0) were to be read; missing records are skipped "
         "(failOnDataLoss is false)"
     )
+
+
+async def test_pattern_without_topics_is_logged(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A typo in a pattern is no error, since topics may come later, but it is not silent."""
+    given = {"kafka.bootstrap.servers": "b:1", "subscribePattern": "^ordrs"}
+    async with ScriptedCluster(topics={"orders": 1}) as cluster:
+        settings = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        caplog.set_level(logging.WARNING, "trikafka.spark")
+        assert await bind_ranges(dataclasses.replace(read_options(given), settings=settings)) == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "subscribePattern '^ordrs' is found in no topic, so the query has no rows"
+    ]

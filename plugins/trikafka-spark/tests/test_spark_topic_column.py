@@ -43,6 +43,7 @@ async def test_error_of_a_topic_keeps_the_others(autojump_clock: object) -> None
             if topic != "good":
                 raise TrikafkaError(f"no {topic}")
 
-    with pytest.raises(TrikafkaError, match=r"^no a\n") as raised:
+    with pytest.raises(TrikafkaError, match=r"^no [ab]\n") as raised:
         await _send(Producer(), Tables(), [("a", TABLE), ("good", TABLE), ("b", TABLE)])  # type: ignore[arg-type]
-    assert raised.value.__notes__ == ["also failed: TrikafkaError: no b"]
+    other = "b" if str(raised.value) == "no a" else "a"
+    assert raised.value.__notes__ == [f"also failed: TrikafkaError: no {other}"]

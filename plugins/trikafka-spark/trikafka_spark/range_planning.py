@@ -49,6 +49,10 @@ async def bind_ranges(options: ReadOptions) -> list[Planned]:
     async with open_reader(options) as consumer:
         tps, ids = await find_partitions(consumer, options)
         if not tps:
+            _log.warning(
+                "subscribePattern %r is found in no topic, so the query has no rows",
+                options.pattern,
+            )
             return []
         beginnings = await consumer.beginning_offsets(tps)
         ends = await consumer.end_offsets(tps)
