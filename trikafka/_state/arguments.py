@@ -10,7 +10,7 @@ from .._wire import _format
 from .._wire.columns import RecordBatch
 from ..config.text import in_place_of, plain_text
 from ..config.topics import check_topic_name
-from ..config.whole import whole
+from ..config.whole import is_whole, whole
 from ..errors import ConfigurationError
 from ..types import AnyRecord, GroupMetadata, OffsetAndMetadata, Record, TopicPartition
 
@@ -47,7 +47,7 @@ def checked_partition(given: Any) -> TopicPartition:
         raise ConfigurationError(f"a partition's topic must be a name, not {topic!r}")
     topic = check_topic_name(topic)
     number = whole(number)
-    if not _is_number(number, _format.MAX_INT32):
+    if not is_whole(number, most=_format.MAX_INT32):
         raise ConfigurationError(
             f"a partition's number must be a whole number from 0{_most(number)}, not {number!r}"
         )
@@ -106,15 +106,11 @@ def check_target(topic: object, partition: object) -> str:
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"topic must be a name, not {topic!r}")
     topic = check_topic_name(topic)
-    if partition is not None and not _is_number(partition, _format.MAX_INT32):
+    if partition is not None and not is_whole(partition, most=_format.MAX_INT32):
         raise ConfigurationError(
             f"partition must be a whole number from 0{_most(partition)}, not {partition!r}"
         )
     return topic
-
-
-def _is_number(given: object, most: int) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= most
 
 
 def _most(given: object) -> str:
@@ -270,17 +266,13 @@ def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> O
         ConfigurationError: The offset, the leader epoch or the note cannot be committed.
     """
     number = whole(value)
-    position = (
-        OffsetAndMetadata(number)
-        if isinstance(number, int) and not isinstance(number, bool)
-        else value
-    )
+    position = OffsetAndMetadata(number) if is_whole(number) else value
     if isinstance(position, OffsetAndMetadata):
         exact = (whole(position.offset), whole(position.leader_epoch))
         if exact[0] is not position.offset or exact[1] is not position.leader_epoch:
             position = replace(position, offset=exact[0], leader_epoch=exact[1])
-    if not isinstance(position, OffsetAndMetadata) or not _is_number(
-        position.offset, _format.MAX_INT64
+    if not isinstance(position, OffsetAndMetadata) or not is_whole(
+        position.offset, most=_format.MAX_INT64
     ):
         raise ConfigurationError(
             f"the offset to commit for {tp} must be a whole number from 0 or an "
@@ -291,7 +283,7 @@ def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> O
         raise ConfigurationError(
             f"the metadata of the offset to commit for {tp} must be text, not {note!r}"
         )
-    if epoch is not None and not _is_number(epoch, _format.MAX_INT32):
+    if epoch is not None and not is_whole(epoch, most=_format.MAX_INT32):
         raise ConfigurationError(
             f"the leader epoch of the offset to commit for {tp} must be a whole number from 0, or "
             f"None, not {epoch!r}"
@@ -320,15 +312,15 @@ def position_to_seek(given: OffsetAndMetadata | int) -> tuple[int, int | None]:
         offset, epoch = given.offset, given.leader_epoch
     offset = whole(offset)
     epoch = whole(epoch)
-    if not _is_number(offset, _format.MAX_INT64):
+    if not is_whole(offset, most=_format.MAX_INT64):
         # A result of offsets_for_times, or a record.
         inside = "; pass its offset" if hasattr(offset, "offset") else ""
         raise ConfigurationError(f"an offset must be a whole number from 0, not {offset!r}{inside}")
-    if epoch is not None and not _is_number(epoch, _format.MAX_INT32):
+    if epoch is not None and not is_whole(epoch, most=_format.MAX_INT32):
         raise ConfigurationError(
             f"a leader epoch must be a whole number from 0, or None, not {epoch!r}"
         )
-    return cast("int", offset), cast("int | None", epoch)
+    return offset, epoch
 
 
 def times_to_find(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -343,7 +335,7 @@ def times_to_find(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, i
     found: dict[TopicPartition, int] = {}
     for tp, timestamp in given.items():
         time = whole(timestamp)
-        if not _is_number(time, _format.MAX_INT64):
+        if not is_whole(time, most=_format.MAX_INT64):
             raise ConfigurationError(
                 f"the time for {tp} must be milliseconds since the epoch, at least 0, not "
                 f"{timestamp!r}{_milliseconds(timestamp)}"
@@ -364,11 +356,7 @@ def check_group(group: GroupMetadata) -> GroupMetadata:
     generation = whole(group.generation)
     if not all(isinstance(text, str) for text in texts) or not group.group_id:
         raise ConfigurationError(f"group must name a group, and a member of it, not {group!r}")
-    if (
-        not isinstance(generation, int)
-        or isinstance(generation, bool)
-        or not -1 <= generation <= _format.MAX_INT32
-    ):
+    if not is_whole(generation, -1, _format.MAX_INT32):
         raise ConfigurationError(
             f"group: the generation must be a whole number from 0, or -1, not {generation!r}"
         )

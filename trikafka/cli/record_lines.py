@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import click
 
 from .._wire.rendering import Part, json_of, line_of, literal_json
+from ..config.whole import is_whole
 from ..types import Record
 
 Transform = Callable[[bytes | None], bytes | None]
@@ -105,9 +106,7 @@ def from_json(text: bytes) -> Line:
 
 def _whole(found: dict[str, Any], name: str) -> int | None:
     value = found.get(name)
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63
-    ):
+    if value is not None and not is_whole(value, most=2**63 - 1):
         raise BadLineError(f"{name} must be a whole number from 0, or null")
     return value
 

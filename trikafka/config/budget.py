@@ -8,6 +8,7 @@ from __future__ import annotations
 from threading import Lock
 
 from ..errors import ConfigurationError
+from .whole import is_whole
 
 
 # fetch_buffer_bytes bounds one consumer. A program that opens a consumer per topic or per tenant
@@ -40,7 +41,7 @@ class MemoryBudget:
     """
 
     def __init__(self, total: int) -> None:
-        if isinstance(total, bool) or not isinstance(total, int) or total < 1:
+        if not is_whole(total, 1):
             raise ConfigurationError(
                 f"a memory budget is a whole number of bytes, at least 1, not {total!r}"
             )

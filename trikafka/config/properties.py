@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from ..errors import ConfigurationError
 from . import java_properties
@@ -29,6 +29,7 @@ from .security_properties import NAMES, take_security
 from .setting import Setting, nearest, settings_of, unknown
 from .text import plain_text
 from .unused import SERIALIZATION, leave_out_unused
+from .whole import is_number
 
 #: Java's classes for keys and values as bytes, which trikafka uses anyway.
 _BYTES = ("ByteArray", "ByteBuffer", "Bytes")
@@ -277,7 +278,7 @@ def _translated(name: str, value: Any, rule: PropertyRule, found: Setting) -> An
     elif found.name == "partition_assignment_strategy" and isinstance(value, list | tuple):
         # aiokafka and kafka-python take classes, which have the assignor's name.
         value = tuple(getattr(one, "name", one) for one in value)
-    return value * rule.scale if _is_number(value) else value
+    return value * rule.scale if is_number(value) else value
 
 
 def _is_misspelt(name: str, known: Iterable[str]) -> bool:
@@ -290,10 +291,6 @@ def _is_misspelt(name: str, known: Iterable[str]) -> bool:
     return not _ABOUT_SECURITY.isdisjoint(_WORD.findall(dotted)) or bool(
         nearest(dotted, known, 0.8)
     )
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 # The defaults of librdkafka that affect data, and the values that only librdkafka accepts:
@@ -353,14 +350,14 @@ def _as_librdkafkas_producer(settings: Mapping[str, Any]) -> dict[str, object]:
         added["partitioner"] = "consistent_random"
     most = 100 if settings.get("enable_idempotence") is False else 5
     in_flight = settings.get("max_in_flight_requests_per_connection")
-    if _is_number(in_flight) and in_flight > most:
+    if is_number(in_flight) and in_flight > most:
         added["max_in_flight_requests_per_connection"] = most
     delivery = settings.get("delivery_timeout_ms")
     defaults = settings_of(ProducerConfig)
     linger = settings.get("linger_ms", defaults["linger_ms"].default)
     request = settings.get("request_timeout_ms", defaults["request_timeout_ms"].default)
     # A value that is not a number is an error when the client opens, and not here.
-    numbers = _is_number(delivery) and _is_number(linger) and _is_number(request)
+    numbers = is_number(delivery) and is_number(linger) and is_number(request)
     if numbers and linger + request > delivery > linger:
         added["request_timeout_ms"] = max(1, delivery - linger)
     return added

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from ..errors import ConfigurationError
 from .secrets import SecretBytes
 from .text import is_utf8
+from .whole import is_number
 
 Value = TypeVar("Value")
 #: The largest size or time that the protocol can represent.
@@ -167,7 +168,7 @@ class Setting:
         )
 
     def _check_number(self, value: object) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        if not is_number(value) or value != value:
             raise ConfigurationError(f"{self.name} must be a number, not {value!r}")
         if isinstance(value, int) and abs(value) > sys.float_info.max:
             raise ConfigurationError(

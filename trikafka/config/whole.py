@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from typing import Any
+from typing import Any, TypeGuard
+
+
+def is_whole(value: object, least: int = 0, most: float = math.inf) -> TypeGuard[int]:
+    """Return whether ``value`` is an ``int`` from ``least`` to ``most``; a ``bool`` is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether ``value`` is an ``int`` or a ``float``; a ``bool`` is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole(number: object) -> Any:

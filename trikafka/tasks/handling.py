@@ -16,6 +16,7 @@ from functools import partial
 import trio
 
 from .. import Consumer, Producer, RecordBatch
+from ..config.whole import is_number, is_whole
 from ..errors import (
     ArrowDeliveryError,
     AuthenticationError,
@@ -71,11 +72,7 @@ class RetryPolicy:
             raise ConfigurationError(
                 f"on must be a class of errors, or a tuple of some, not {self.on!r}"
             )
-        if (
-            isinstance(self.attempts, bool)
-            or not isinstance(self.attempts, int)
-            or self.attempts < 1
-        ):
+        if not is_whole(self.attempts, 1):
             raise ConfigurationError(
                 f"attempts must be a whole number from 1, not {self.attempts!r}"
             )
@@ -83,7 +80,7 @@ class RetryPolicy:
             ("backoff_ms", self.backoff_ms),
             ("backoff_max_ms", self.backoff_max_ms),
         ):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            if not is_number(value) or not value >= 0:
                 raise ConfigurationError(
                     f"{name} must be a number of milliseconds, at least 0, not {value!r}"
                 )

@@ -12,6 +12,7 @@ from functools import partial
 import trio
 
 from .. import NewTopic
+from ..config.whole import is_number
 from ..errors import ConfigurationError
 from ..errors.groups import outlined
 from ..toolkit import Retry
@@ -58,11 +59,7 @@ class HandlingPlan(TaskPlan):
 
 def check_task_timeout(task_timeout_ms: object) -> None:
     """Raise :exc:`ConfigurationError` unless the value is a number of milliseconds from 0."""
-    if (
-        isinstance(task_timeout_ms, bool)
-        or not isinstance(task_timeout_ms, int | float)
-        or not task_timeout_ms >= 0
-    ):
+    if not is_number(task_timeout_ms) or not task_timeout_ms >= 0:
         raise ConfigurationError(
             f"task_timeout_ms must be a number of milliseconds, at least 0, not {task_timeout_ms!r}"
         )

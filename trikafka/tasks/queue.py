@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 from .. import Delivery, ShareConsumer, open_share_consumer
+from ..config.whole import is_whole
 from ..errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -90,7 +91,7 @@ def queue_settings(
     for name, value in (("concurrency", concurrency), ("reject_after", reject_after)):
         if value is None and name == "reject_after":
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_whole(value, 1):
             raise ConfigurationError(f"{name} must be a whole number from 1, not {value!r}")
     check_retry(retry)
     check_stop_on(stop_on)

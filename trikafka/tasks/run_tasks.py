@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from .. import Consumer, NewTopic, Producer, RecordBatch
+from ..config.whole import is_whole
 from ..errors import ConfigurationError
 from ..toolkit import check_client
 from ..types import Key, Record, TopicPartition, Value
@@ -203,8 +204,7 @@ def check_stop_on(stop_on: object) -> None:
         )
     for number in stop_on:
         if (
-            isinstance(number, bool)
-            or not isinstance(number, int)
+            not is_whole(number)
             or number not in signal.valid_signals()
             or number in _NEVER_RECEIVED
         ):
@@ -240,7 +240,7 @@ def _check_dead_letter(dead_letter: object) -> None:
 def _check_numbers(concurrency: int, batches: bool) -> None:
     if not isinstance(batches, bool):
         raise ConfigurationError(f"batches must be True or False, not {batches!r}")
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+    if not is_whole(concurrency, 1):
         raise ConfigurationError(f"concurrency must be a whole number from 1, not {concurrency!r}")
     if batches and concurrency > 1:
         raise ConfigurationError(

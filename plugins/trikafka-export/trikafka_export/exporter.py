@@ -26,6 +26,7 @@ from trikafka import (
 )
 from trikafka.config import ConsumerConfig, settings_of
 from trikafka.config.topics import check_topic_name
+from trikafka.config.whole import is_whole
 from trikafka.hooks import answers, load_plugins
 from trikafka.interfaces import CheckableSink, DeepCheckableSink, ExportCheck, Sink
 from trikafka.toolkit import Retry, shown
@@ -308,7 +309,7 @@ def _check_settings(given: Mapping[str, Any], destination: str) -> None:
 
 
 def _check_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_whole(value, least):
         raise ConfigurationError(
             f"{name} must be a whole number of at least {least}, not {value!r}"
         )
@@ -332,7 +333,7 @@ def _check_start(start: str | int | Mapping[TopicPartition, int]) -> None:
     for offset in (
         start.values() if isinstance(start, Mapping) else () if isinstance(start, str) else (start,)
     ):
-        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
+        if not is_whole(offset, most=2**63 - 1):
             raise ConfigurationError(
                 f"start must be a whole number from 0 to 2^63 - 1, not {offset!r}"
             )

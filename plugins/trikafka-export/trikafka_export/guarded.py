@@ -21,7 +21,7 @@ from typing import Any, Self
 import trio
 
 from trikafka import ExportError, PluginError, TrikafkaError
-from trikafka.config.whole import whole
+from trikafka.config.whole import is_whole, whole
 from trikafka.errors.groups import decisive, every, members, unwrapped, with_others
 from trikafka.hooks import check_shape, check_takes
 from trikafka.interfaces import (
@@ -294,9 +294,7 @@ class GuardedRunner:
         """The number of offsets that a plan of this runner exceeds."""
         with _blaming(f"{self._who}: above"):
             above: int | None = whole(self._runner.above)
-        if above is not None and (
-            isinstance(above, bool) or not isinstance(above, int) or above < 0
-        ):
+        if above is not None and not is_whole(above):
             raise PluginError(f"{self._who}: above is {above!r}; it must be a number, or None")
         return above
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trikafka import ExportError, OffsetRange, TopicPartition
+from trikafka.config.whole import is_whole
 from trikafka.interfaces import (
     ExportManifest,
     ExportPlan,
@@ -262,7 +263,7 @@ def _word(body: Mapping[str, Any], name: str) -> str:
 
 def _offset(body: Mapping[str, Any], name: str) -> int:
     value = body[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not is_whole(value):
         raise ValueError(f"{name} is {value!r}")
     return value
 

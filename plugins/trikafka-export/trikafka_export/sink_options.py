@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from trikafka import ConfigurationError, PluginError
 from trikafka.config.secrets import secret
+from trikafka.config.whole import is_whole
 from trikafka.hooks import answers, load_plugins
 from trikafka.interfaces import ExportFormat, ExportState, FileFormat
 
@@ -192,7 +193,7 @@ def whole(name: str, value: Any, least: int, also: str = "") -> int:
     """
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_whole(value, least):
         raise ConfigurationError(
             f"{name} must be a whole number of at least {least}{also}, not {value!r}"
         )

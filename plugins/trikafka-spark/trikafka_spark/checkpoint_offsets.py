@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trikafka import TopicPartition, TrikafkaError
+from trikafka.config.whole import is_whole
 
 Json = dict[str, dict[str, int]]
 
@@ -59,10 +60,7 @@ def from_json(json: Mapping[str, Any]) -> dict[TopicPartition, int]:
             for topic, numbers in json.items()
             for number, offset in numbers.items()
         }
-        if not all(
-            isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0
-            for offset in found.values()
-        ):
+        if not all(map(is_whole, found.values())):
             raise ValueError("an offset is not a whole number of at least 0")
     except (AttributeError, TypeError, ValueError) as error:
         raise TrikafkaError(

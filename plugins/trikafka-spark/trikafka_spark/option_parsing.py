@@ -13,6 +13,7 @@ from typing import Any
 
 from trikafka import ConfigurationError, TopicPartition
 from trikafka.config.secrets import secret
+from trikafka.config.whole import is_whole
 
 #: The property by which Spark marks the options of a ``CREATE TABLE``.
 _OF_TABLE = "provider"
@@ -128,11 +129,7 @@ class QueryOptions:
         found = numbers_by_partition(name, text, least)
         words = " (-2 is the beginning, -1 the end)" if least < 0 else " (milliseconds since 1970)"
         for tp, number in found.items():
-            if (
-                isinstance(number, bool)
-                or not isinstance(number, int)
-                or not least <= number <= _MOST
-            ):
+            if not is_whole(number, least, _MOST):
                 raise ConfigurationError(
                     f"{name} has {number!r} for {tp}, which is not a whole number of at least "
                     f"{least}{words}"
@@ -168,7 +165,7 @@ def lists_of_partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
         found = []
         for topic, numbers in json.loads(text, object_pairs_hook=_once).items():
             for number in numbers:
-                if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                if not is_whole(number):
                     raise ValueError(f"{number!r} is not a partition number")
                 found.append(TopicPartition(topic, number))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:

@@ -30,7 +30,7 @@ from ..._wire.extra_messages import (
 )
 from ...config import AdminConfig
 from ...config.text import in_place_of
-from ...config.whole import whole
+from ...config.whole import is_whole, whole
 from ...error_codes import ErrorCode
 from ...errors import (
     AuthenticationError,
@@ -331,7 +331,7 @@ class Admin(MeteredClient):
             )
         totals = {name: whole(total) for name, total in totals.items()}
         for name, total in totals.items():
-            if isinstance(total, bool) or not isinstance(total, int) or total < 1:
+            if not is_whole(total, 1):
                 raise ConfigurationError(
                     f"the number of partitions of {name!r} must be a whole number from 1, not "
                     f"{total!r}"

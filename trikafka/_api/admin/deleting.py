@@ -8,8 +8,9 @@ from typing import Any
 from kafka.protocol.admin import DeleteRecordsRequest
 
 from ..._net.deadlines import RunningCall
+from ..._wire._format import MAX_INT64
 from ..._wire.extra_messages import DeleteGroupsRequest
-from ...config.whole import whole
+from ...config.whole import is_whole, whole
 from ...errors import ConfigurationError, ErrorCode, from_code
 from ...interfaces import CoordinatorKind
 from ...types import OffsetSpec, TopicPartition
@@ -28,11 +29,8 @@ def checked_limits(before: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
         )
     chosen = partitions_of(before)
     for tp, offset in before.items():
-        number: object = whole(offset)
-        if offset is not OffsetSpec.LATEST and not (
-            isinstance(number, int)
-            and not isinstance(number, bool | OffsetSpec)
-            and 0 <= number < 1 << 63
+        if offset is not OffsetSpec.LATEST and (
+            isinstance(offset, OffsetSpec) or not is_whole(whole(offset), most=MAX_INT64)
         ):
             raise ConfigurationError(
                 f"for {tp}: delete_records wants the offset of the first record to keep, or "

@@ -11,7 +11,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from ..._version import VERSION
 from ...config.text import plain_text
-from ...config.whole import whole
+from ...config.whole import is_whole, whole
 from ...errors import ConfigurationError, from_code
 from ..client.option_parsing import is_name
 from .messages import named
@@ -98,8 +98,7 @@ def checked_levels(levels: Mapping[str, int], downgrade: Downgrade | None) -> di
         if not is_name(name):
             raise ConfigurationError(f"the name of a feature is a text, not {name!r}")
         level = whole(given)
-        exact = isinstance(level, int) and not isinstance(level, bool)
-        if not exact or not least <= level < 1 << 15:
+        if not is_whole(level, least, (1 << 15) - 1):
             off = "; downgrade= allows 0, which turns it off" if level == 0 and least else ""
             raise ConfigurationError(
                 f"the level of {name} must be a whole number from {least}, not {level!r}{off}"

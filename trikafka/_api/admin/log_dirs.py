@@ -11,7 +11,7 @@ from kafka.protocol.admin import AlterReplicaLogDirsRequest, DescribeLogDirsRequ
 
 from ..._net.deadlines import RunningCall
 from ...config.text import plain_text
-from ...config.whole import whole
+from ...config.whole import is_whole, whole
 from ...errors import ConfigurationError, ErrorCode, TrikafkaError, from_code
 from ...types import TopicPartition
 from .messages import by_topic, partitions_of
@@ -104,7 +104,7 @@ def checked_numbers(brokers: Iterable[int]) -> list[int]:
         raise ConfigurationError(f"brokers must be a collection of numbers, not {brokers!r}")
     found = list(map(whole, brokers))
     for one in found:
-        if isinstance(one, bool) or not isinstance(one, int) or one < 0:
+        if not is_whole(one):
             raise ConfigurationError(f"a broker is named by its number, not {one!r}")
     return list(dict.fromkeys(found))
 

@@ -13,9 +13,10 @@ from kafka.protocol.metadata import MetadataRequest
 
 from ..._managers.group.group_messages import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from ..._state.arguments import is_one_partition, of_one_partition, offset_and_metadata
+from ..._wire._format import MAX_INT32, MAX_INT64
 from ...config.text import in_place_of, plain_text
 from ...config.topics import check_topic_length
-from ...config.whole import whole
+from ...config.whole import is_whole, whole
 from ...errors import (
     BrokerResponseError,
     ConfigurationError,
@@ -84,12 +85,7 @@ def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     for tp in partitions:
         topic, given = tp if isinstance(tp, tuple) and len(tp) == 2 else (tp, None)
         number = whole(given)
-        if (
-            not is_name(topic)
-            or isinstance(number, bool)
-            or not isinstance(number, int)
-            or not 0 <= number < 1 << 31
-        ):
+        if not is_name(topic) or not is_whole(number, most=MAX_INT32):
             raise ConfigurationError(
                 f"a partition is a TopicPartition, not {in_place_of(TopicPartition, tp)}"
             )
@@ -111,7 +107,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def check_offset(offset: object) -> int:
     """Return the offset as an ``int``. Raises :exc:`ConfigurationError` for anything else."""
     number: object = whole(offset)
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 63:
+    if not is_whole(number, most=MAX_INT64):
         raise ConfigurationError(f"an offset is a whole number from 0, not {offset!r}")
     return number
 
@@ -378,11 +374,7 @@ def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
         )
     chosen = partitions_of(wanted)
     for tp, what in wanted.items():
-        time: object = whole(what)
-        known = isinstance(what, OffsetSpec) or (
-            isinstance(time, int) and not isinstance(time, bool) and 0 <= time < 1 << 63
-        )
-        if not known:
+        if not isinstance(what, OffsetSpec) and not is_whole(whole(what), most=MAX_INT64):
             raise ConfigurationError(
                 f"for {tp}: {what!r} is neither an OffsetSpec, such as OffsetSpec.LATEST, nor "
                 "milliseconds since the epoch"

@@ -11,8 +11,10 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeQuorumRequest
 
+from ..._wire._format import MAX_INT32
 from ..._wire.extra_messages import AddRaftVoterRequest
 from ...config.text import PlainTexts
+from ...config.whole import is_whole
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
 from ..client.option_parsing import is_name
 from .messages import collection_of, number_or_none, words
@@ -39,8 +41,7 @@ class VoterEndpoint(PlainTexts):
         for name, value in (("listener", self.listener), ("host", self.host)):
             if not is_name(value):
                 raise ConfigurationError(f"{name} must be a text that is not empty, not {value!r}")
-        whole = isinstance(self.port, int) and not isinstance(self.port, bool)
-        if not whole or not 0 < self.port < 1 << 16:
+        if not is_whole(self.port, 1, 65535):
             raise ConfigurationError(
                 f"port must be a whole number from 1 to 65535, not {self.port!r}"
             )
@@ -95,8 +96,7 @@ class MetadataQuorum:
 
 def check_node_id(what: str, node_id: object) -> None:
     """Raise :exc:`ConfigurationError` unless the value is the number of a node."""
-    whole = isinstance(node_id, int) and not isinstance(node_id, bool)
-    if not whole or not 0 <= node_id < 1 << 31:  # type: ignore[operator]
+    if not is_whole(node_id, most=MAX_INT32):
         raise ConfigurationError(f"{what} must be a whole number from 0, not {node_id!r}")
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
 from ...config.text import PlainTexts, plain_text
-from ...config.whole import plain_number
+from ...config.whole import is_number, plain_number
 from ...errors import ConfigurationError, from_code
 from ..client.option_parsing import is_name
 from .messages import words
@@ -154,9 +154,8 @@ def checked_changes(changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -
 
 
 def _is_limit(value: object) -> bool:
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
     # Above the largest float, a whole number is still less than infinity.
-    return numeric and 0 < value <= sys.float_info.max  # type: ignore[operator]
+    return is_number(value) and 0 < value <= sys.float_info.max
 
 
 def checked_filter(given: QuotaFilter | None) -> QuotaFilter:

@@ -11,6 +11,7 @@ from ..._wire.extra_messages import (
     CreateDelegationTokenRequest,
     DescribeDelegationTokenRequest,
 )
+from ...config.whole import is_number
 from ...errors import ConfigurationError, from_code
 from .acls import check_principal
 
@@ -74,8 +75,7 @@ def milliseconds(what: str, seconds: float | None) -> int:
     """Return the milliseconds for a request; ``None``: -1. Raises :exc:`ConfigurationError`."""
     if seconds is None:
         return _BROKER_LIMIT
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not 0 <= seconds < 1e12:  # NaN is neither
+    if not is_number(seconds) or not 0 <= seconds < 1e12:  # NaN is neither
         raise ConfigurationError(f"{what} must be a number of seconds from 0, not {seconds!r}")
     return int(seconds * 1000)
 

@@ -18,8 +18,9 @@ from kafka.protocol.admin import (
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from ..._net.deadlines import RunningCall
+from ..._wire._format import MAX_INT64
 from ...config.text import is_utf8
-from ...config.whole import whole
+from ...config.whole import is_number, is_whole, whole
 from ...errors import ConfigurationError, TransactionNotOpenError, combined, from_code
 from ...interfaces import CoordinatorKind
 from ...types import TopicPartition
@@ -294,16 +295,14 @@ def checked_producers(producer_ids: Iterable[int]) -> tuple[int, ...]:
         )
     found = tuple(map(whole, producer_ids))
     for one in found:
-        exact = isinstance(one, int) and not isinstance(one, bool)
-        if not exact or not 0 <= one < 1 << 63:
+        if not is_whole(one, most=MAX_INT64):
             raise ConfigurationError(f"a producer id is a whole number from 0, not {one!r}")
     return found
 
 
 def check_seconds(longer_than: float) -> None:
     """Raise :exc:`ConfigurationError` unless the value is a number of seconds."""
-    number = isinstance(longer_than, int | float) and not isinstance(longer_than, bool)
-    if not (number and 0 <= longer_than < 1e9):
+    if not is_number(longer_than) or not 0 <= longer_than < 1e9:
         raise ConfigurationError(
             f"longer_than must be a number of seconds from 0, not {longer_than!r}"
         )

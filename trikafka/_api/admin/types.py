@@ -12,8 +12,9 @@ from fractions import Fraction
 from numbers import Number
 from typing import Any, TypeAlias
 
+from ..._wire._format import MAX_INT32
 from ...config.text import is_utf8, plain_text
-from ...config.whole import plain_number, whole
+from ...config.whole import is_whole, plain_number, whole
 from ...errors import ConfigurationError
 from ...types import Node, TopicPartition
 
@@ -91,12 +92,9 @@ def checked_brokers(what: str, brokers: Any) -> tuple[int, ...]:
     """Return the brokers of a partition. Raises :exc:`ConfigurationError`."""
     given = brokers if isinstance(brokers, Sequence) and not isinstance(brokers, str) else ()
     numbers = [whole(each) for each in given]
-    exact = all(isinstance(each, int) and not isinstance(each, bool) for each in numbers)
     if (
         not numbers
-        or not exact
-        or min(numbers) < 0
-        or max(numbers) >= 1 << 31
+        or not all(is_whole(each, most=MAX_INT32) for each in numbers)
         or len(set(numbers)) != len(numbers)
     ):
         raise ConfigurationError(
@@ -151,7 +149,7 @@ class NewTopic:
         ):
             value = whole(value)
             object.__setattr__(self, name, value)
-            if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
+            if not is_whole(value, 1) and (value != -1 or not is_whole(value, -1)):
                 named = f"; a topic's name is a key: {{{value!r}: NewTopic(3)}}"
                 raise ConfigurationError(
                     f"{name} must be a whole number from 1, or -1 for the broker's default, not "

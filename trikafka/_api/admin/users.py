@@ -19,7 +19,7 @@ from kafka.protocol.admin import (
 )
 
 from ...config.text import plain_text
-from ...config.whole import whole
+from ...config.whole import is_whole, whole
 from ...errors import ConfigurationError, ErrorCode, TrikafkaError, from_code
 from ..client.option_parsing import is_name, names_of
 from .messages import named
@@ -71,8 +71,7 @@ class ScramPassword:
             )
         _check_mechanism(self.mechanism)
         object.__setattr__(self, "iterations", whole(self.iterations))
-        exact = isinstance(self.iterations, int) and not isinstance(self.iterations, bool)
-        if not exact or not _LEAST_ITERATIONS <= self.iterations <= _MOST_ITERATIONS:
+        if not is_whole(self.iterations, _LEAST_ITERATIONS, _MOST_ITERATIONS):
             raise ConfigurationError(
                 f"iterations must be a whole number from {_LEAST_ITERATIONS} to "
                 f"{_MOST_ITERATIONS}, not {self.iterations!r}"

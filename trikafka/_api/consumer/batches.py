@@ -10,7 +10,7 @@ import trio
 from ..._net.run_local import RunLocal
 from ..._state.arguments import checked_partition
 from ..._wire.columns import RecordBatch, arrow_is_loaded
-from ...config.whole import whole
+from ...config.whole import is_whole, whole
 from ...errors import ConfigurationError
 from ...types import Key, TopicPartition, Value
 
@@ -49,7 +49,7 @@ class Batches(Generic[Key, Value]):
         )
         for tp, offset in (self._until or {}).items():
             assignment.get(tp)
-            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            if not is_whole(offset):
                 raise ConfigurationError(
                     f"the offset to read {tp} until must be a whole number from 0, not {offset!r}"
                 )
@@ -121,7 +121,7 @@ class ArrowBatches:
         max_rows = whole(max_rows)
         max_bytes = whole(max_bytes)
         for name, value in (("max_rows", max_rows), ("max_bytes", max_bytes)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if not is_whole(value, 1):
                 raise ConfigurationError(f"{name} must be a whole number from 1, not {value!r}")
         self._batches = batches
         self._max_rows = max_rows

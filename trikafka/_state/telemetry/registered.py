@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
+from ...config.whole import is_number
 from ...errors import ConfigurationError
 from ...interfaces.metrics import AttributeValue
 
@@ -63,7 +64,7 @@ class RegisteredMetric:
         """
         try:
             value = self._read()
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if not is_number(value):
                 raise TypeError(f"{value!r} is not a number")
             if not _is_finite(value):
                 raise ValueError("its value is infinite or not a number (NaN)")

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from trikafka import ConfigurationError
 from trikafka.config.secrets import Secret
 from trikafka.config.topics import check_topic_name
+from trikafka.config.whole import is_whole
 from trikafka.toolkit import shown
 
 from .errors import SchemaError
@@ -262,7 +263,7 @@ def _registry(given: Mapping[str, Any]) -> RegistrySettings | None:
     timeout = given.get("schema_registry_timeout_ms", 15_000)
     if isinstance(timeout, str) and timeout.strip().isdigit():
         timeout = int(timeout)
-    if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 1:
+    if not is_whole(timeout, 1):
         raise ConfigurationError(
             f"schema_registry_timeout_ms must be a whole number of at least 1, not {timeout!r}"
         )
