@@ -81,7 +81,7 @@ def test_every_request_has_its_response_checked() -> None:
         for room in ("_net", "_wire", "_managers", "_api")
         for file in (package / room).rglob("*.py")
     )
-    made = set(re.findall(r"\b([A-Z]\w+)Request\(", text)) - {
+    made = set(re.findall(r'\b([A-Z]\w+)Request(?:\(|"\))', text)) - {
         "InFlight",
         "Encoded",
         "Raw",

@@ -91,130 +91,96 @@ class _Names(NamedTuple):
     keys_requested: tuple[str, ...] | None = None
 
 
-def _numbers(requested: str, responded: str = "partitions") -> _Names:
-    """Return the pair of lists for partitions that the request lists as plain numbers."""
-    return _Names(requested, responded, ("partition_index",), None, ())
-
-
+#: Items of a request that are the names themselves, such as numbers of partitions.
+_PLAIN: tuple[str, ...] = ()
 _PARTITIONS = _Names("partitions", "partitions", ("partition_index",))
-_LISTED = _numbers("partition_indexes")
-_BY_NAME, _BY_ID = ("name",), ("topic_id",)
+_NUMBERS = _Names("partitions", "partitions", ("partition_index",), None, _PLAIN)
+_LISTED = _Names("partition_indexes", "partitions", ("partition_index",), None, _PLAIN)
+_BY_NAME, _BY_ID, _BY_GROUP = ("name",), ("topic_id",), ("group_id",)
+_TOPICS = _Names("topics", "topics", _BY_NAME, _PARTITIONS)
+_TOPICS_BY_ID = _Names("topics", "topics", _BY_ID, _PARTITIONS)
+_TOPICS_LISTED = _Names("topics", "topics", _BY_NAME, _LISTED)
+_TOPICS_LISTED_BY_ID = _Names("topics", "topics", _BY_ID, _LISTED)
+_GROUPS_DESCRIBED = _Names("group_ids", "groups", _BY_GROUP, None, _PLAIN)
 #: A DeleteTopics request has either names or ids. The response to ids has names, too.
 _DELETED = _Names("topics", "responses", _BY_NAME)
 _DELETED_BY_ID = _Names("topics", "responses", _BY_ID)
-#: The names that the response to each kind of request may have, and from which version on.
+#: The names that the response to each kind of request may have, by the version from which on.
 #:
 #: Some requests are missing here: those without names; Metadata, because the metadata manager
 #: itself refuses a response with other topics; and LeaveGroup, because any error in its response
 #: concerns the one member that leaves.
-_NAMES: Mapping[str, Sequence[tuple[int, _Names]]] = {
-    "ListOffsetsRequest": [(0, _Names("topics", "topics", _BY_NAME, _PARTITIONS))],
-    "OffsetForLeaderEpochRequest": [
-        (
-            0,
-            _Names(
-                "topics", "topics", ("topic",), _Names("partitions", "partitions", ("partition",))
-            ),
+_NAMES: Mapping[str, Mapping[int, _Names]] = {
+    "ListOffsetsRequest": {0: _TOPICS},
+    "OffsetForLeaderEpochRequest": {
+        0: _Names(
+            "topics", "topics", ("topic",), _Names("partitions", "partitions", ("partition",))
         )
-    ],
-    "OffsetCommitRequest": [
-        (0, _Names("topics", "topics", _BY_NAME, _PARTITIONS)),
-        (10, _Names("topics", "topics", _BY_ID, _PARTITIONS)),
-    ],
-    "OffsetFetchRequest": [
-        (0, _Names("topics", "topics", _BY_NAME, _LISTED)),
-        (
-            8,
-            _Names(
-                "groups", "groups", ("group_id",), _Names("topics", "topics", _BY_NAME, _LISTED)
-            ),
-        ),
-        (
-            10,
-            _Names("groups", "groups", ("group_id",), _Names("topics", "topics", _BY_ID, _LISTED)),
-        ),
-    ],
-    "TxnOffsetCommitRequest": [
-        (0, _Names("topics", "topics", _BY_NAME, _PARTITIONS)),
-        (6, _Names("topics", "topics", _BY_ID, _PARTITIONS)),
-    ],
-    "AddPartitionsToTxnRequest": [
-        (
-            0,
-            _Names(
-                "v3_and_below_topics",
-                "results_by_topic_v3_and_below",
-                _BY_NAME,
-                _numbers("partitions", "results_by_partition"),
-            ),
+    },
+    "OffsetCommitRequest": {0: _TOPICS, 10: _TOPICS_BY_ID},
+    "OffsetFetchRequest": {
+        0: _TOPICS_LISTED,
+        8: _Names("groups", "groups", _BY_GROUP, _TOPICS_LISTED),
+        10: _Names("groups", "groups", _BY_GROUP, _TOPICS_LISTED_BY_ID),
+    },
+    "TxnOffsetCommitRequest": {0: _TOPICS, 6: _TOPICS_BY_ID},
+    "AddPartitionsToTxnRequest": {
+        0: _Names(
+            "v3_and_below_topics",
+            "results_by_topic_v3_and_below",
+            _BY_NAME,
+            _NUMBERS._replace(responded="results_by_partition"),
         )
-    ],
-    "WriteTxnMarkersRequest": [
-        (
-            0,
-            _Names(
-                "markers",
-                "markers",
-                ("producer_id",),
-                _Names("topics", "topics", _BY_NAME, _LISTED),
-            ),
+    },
+    "WriteTxnMarkersRequest": {
+        0: _Names("markers", "markers", ("producer_id",), _TOPICS_LISTED),
+    },
+    "FindCoordinatorRequest": {
+        4: _Names("coordinator_keys", "coordinators", ("key",), None, _PLAIN)
+    },
+    "CreateTopicsRequest": {0: _Names("topics", "topics", _BY_NAME)},
+    "DeleteTopicsRequest": {
+        0: _Names("topic_names", "responses", _BY_NAME, None, _PLAIN),
+        6: _DELETED,
+    },
+    "CreatePartitionsRequest": {0: _Names("topics", "results", _BY_NAME)},
+    "DescribeConfigsRequest": {
+        0: _Names("resources", "results", ("resource_type", "resource_name"))
+    },
+    "IncrementalAlterConfigsRequest": {
+        0: _Names("resources", "responses", ("resource_type", "resource_name"))
+    },
+    "DeleteRecordsRequest": {0: _TOPICS},
+    "OffsetDeleteRequest": {0: _TOPICS},
+    "DescribeGroupsRequest": {0: _Names("groups", "groups", _BY_GROUP, None, _PLAIN)},
+    "ConsumerGroupDescribeRequest": {0: _GROUPS_DESCRIBED},
+    "ShareGroupDescribeRequest": {0: _GROUPS_DESCRIBED},
+    "StreamsGroupDescribeRequest": {0: _GROUPS_DESCRIBED},
+    "DescribeShareGroupOffsetsRequest": {
+        0: _Names(
+            "groups", "groups", _BY_GROUP, _Names("topics", "topics", ("topic_name",), _NUMBERS)
         )
-    ],
-    "FindCoordinatorRequest": [(4, _Names("coordinator_keys", "coordinators", ("key",), None, ()))],
-    "CreateTopicsRequest": [(0, _Names("topics", "topics", _BY_NAME))],
-    "DeleteTopicsRequest": [
-        (0, _Names("topic_names", "responses", _BY_NAME, None, ())),
-        (6, _DELETED),
-    ],
-    "CreatePartitionsRequest": [(0, _Names("topics", "results", _BY_NAME))],
-    "DescribeConfigsRequest": [
-        (0, _Names("resources", "results", ("resource_type", "resource_name")))
-    ],
-    "IncrementalAlterConfigsRequest": [
-        (0, _Names("resources", "responses", ("resource_type", "resource_name")))
-    ],
-    "DeleteRecordsRequest": [(0, _Names("topics", "topics", _BY_NAME, _PARTITIONS))],
-    "OffsetDeleteRequest": [(0, _Names("topics", "topics", _BY_NAME, _PARTITIONS))],
-    "DescribeGroupsRequest": [(0, _Names("groups", "groups", ("group_id",), None, ()))],
-    "ConsumerGroupDescribeRequest": [(0, _Names("group_ids", "groups", ("group_id",), None, ()))],
-    "ShareGroupDescribeRequest": [(0, _Names("group_ids", "groups", ("group_id",), None, ()))],
-    "StreamsGroupDescribeRequest": [(0, _Names("group_ids", "groups", ("group_id",), None, ()))],
-    "DescribeShareGroupOffsetsRequest": [
-        (
-            0,
-            _Names(
-                "groups",
-                "groups",
-                ("group_id",),
-                _Names("topics", "topics", ("topic_name",), _numbers("partitions")),
-            ),
+    },
+    "AlterShareGroupOffsetsRequest": {
+        0: _Names("topics", "responses", ("topic_name",), _PARTITIONS)
+    },
+    "DeleteShareGroupOffsetsRequest": {0: _Names("topics", "responses", ("topic_name",))},
+    "AlterPartitionReassignmentsRequest": {0: _Names("topics", "responses", _BY_NAME, _PARTITIONS)},
+    "ListPartitionReassignmentsRequest": {0: _TOPICS_LISTED},
+    "ElectLeadersRequest": {
+        0: _Names(
+            "topic_partitions",
+            "replica_election_results",
+            ("topic",),
+            _Names("partitions", "partition_result", ("partition_id",), None, _PLAIN),
         )
-    ],
-    "AlterShareGroupOffsetsRequest": [
-        (0, _Names("topics", "responses", ("topic_name",), _PARTITIONS))
-    ],
-    "DeleteShareGroupOffsetsRequest": [(0, _Names("topics", "responses", ("topic_name",)))],
-    "AlterPartitionReassignmentsRequest": [
-        (0, _Names("topics", "responses", _BY_NAME, _PARTITIONS))
-    ],
-    "ListPartitionReassignmentsRequest": [(0, _Names("topics", "topics", _BY_NAME, _LISTED))],
-    "ElectLeadersRequest": [
-        (
-            0,
-            _Names(
-                "topic_partitions",
-                "replica_election_results",
-                ("topic",),
-                _Names("partitions", "partition_result", ("partition_id",), None, ()),
-            ),
-        )
-    ],
-    "UpdateFeaturesRequest": [(0, _Names("feature_updates", "results", ("feature",)))],
-    "DeleteGroupsRequest": [(0, _Names("groups_names", "results", ("group_id",), None, ()))],
-    "DescribeTransactionsRequest": [
-        (0, _Names("transactional_ids", "transaction_states", ("transactional_id",), None, ()))
-    ],
-    "DescribeProducersRequest": [(0, _Names("topics", "topics", _BY_NAME, _LISTED))],
+    },
+    "UpdateFeaturesRequest": {0: _Names("feature_updates", "results", ("feature",))},
+    "DeleteGroupsRequest": {0: _Names("groups_names", "results", _BY_GROUP, None, _PLAIN)},
+    "DescribeTransactionsRequest": {
+        0: _Names("transactional_ids", "transaction_states", ("transactional_id",), None, _PLAIN)
+    },
+    "DescribeProducersRequest": {0: _TOPICS_LISTED},
 }
 #: The requests whose responses are useless unless they are complete.
 _WHOLE = {
@@ -256,7 +222,7 @@ def keep_requested(request: Any, response: Any, version: int) -> None:
 
 def _names_of(request: Any, version: int) -> _Names | None:
     found = None
-    for since, names in _NAMES.get(request.name, ()):
+    for since, names in _NAMES.get(request.name, {}).items():
         if version >= since:
             found = names
     if found is _DELETED and request.topics and request.topics[0].name is None:

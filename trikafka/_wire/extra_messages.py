@@ -47,137 +47,66 @@ class ApiVersionsResponse(metadata.ApiVersionsResponse, load_json=_OURS):  # typ
         return super().decode(data, version=version, **options)
 
 
-class TxnOffsetCommitRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to commit offsets with a transaction (KIP-447).
-
-    From version 6 on it names topics by their ids (KIP-1319).
-    """
-
-
-class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The heartbeat of a consumer group's member, with its subscription and its partitions.
-
-    See KIP-848, and KIP-1082 for version 1. ``member_epoch`` is 0 to join, -1 to leave, -2 for a
-    static member that will return. ``None`` for the subscription, the assignor or the partitions,
-    and -1 for the rebalance timeout, mean "unchanged".
-    """
-
-
-class ConsumerGroupDescribeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request for the state and the members of groups of the KIP-848 protocol."""
-
-
-class GetTelemetrySubscriptionsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request for the metrics that the broker wants (KIP-714).
-
-    A client without an instance id (``None``) gets one in the response.
-    """
-
-
-class PushTelemetryRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """Metrics for the broker, in OTLP's encoding (KIP-714)."""
-
-
-class CreateDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request for a delegation token (KIP-48); from version 3 on for another owner (KIP-373)."""
-
-
-class RenewDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to extend a delegation token's life; -1 ms means the broker's usual period."""
-
-
-class ExpireDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to end a delegation token's life earlier; -1 ms means at once."""
-
-
-class DescribeDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request for the delegation tokens of owners; ``None`` means all."""
-
-
-class UnregisterBrokerRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to forget a broker that will not return (KIP-631)."""
-
-
-class AddRaftVoterRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to make a controller a voter of the metadata quorum (KIP-853)."""
-
-
-class RemoveRaftVoterRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to take a controller's vote in the metadata quorum (KIP-853)."""
-
-
-class UnregisterControllerRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to forget a controller that will not return."""
-
-
-class ShareGroupDescribeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request for the state and the members of share groups (KIP-932)."""
-
-
-class StreamsGroupDescribeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request for the state, the topology and the members of streams groups (KIP-1071)."""
-
-
-class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request for the start offsets of share groups, sent to their group coordinators."""
-
-
-class AlterShareGroupOffsetsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to set the start offsets of a share group without members."""
-
-
-class DeleteShareGroupOffsetsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to delete a share group's offsets of whole topics."""
-
-
-class DeleteGroupsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to delete groups of any kind."""
-
-
-class ShareGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The heartbeat of a share group's member (KIP-932).
-
-    ``member_epoch`` is 0 to join and -1 to leave. ``None`` for the rack or the topics means
-    "unchanged".
-    """
-
-
-class ShareFetchRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request for records of a share group, with acknowledgements (KIP-932).
-
-    The consumer writes it by hand (:mod:`.share`); this class serves the scripted cluster.
-    """
-
-
-class ShareAcknowledgeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """Acknowledgements of a share group's records, without a fetch (KIP-932)."""
-
-
 # kafka-python finds the class of a response by the request's API, among the classes that still
 # exist: the names here keep them alive. The fields are those of the schemas.
-def _response(name: str) -> Any:
+def _message(name: str) -> Any:
     return type(ApiMessage)(name, (ApiMessage,), {"__module__": __name__}, load_json=_OURS)
 
 
-AddRaftVoterResponse = _response("AddRaftVoterResponse")
-AlterShareGroupOffsetsResponse = _response("AlterShareGroupOffsetsResponse")
-ConsumerGroupDescribeResponse = _response("ConsumerGroupDescribeResponse")
-ConsumerGroupHeartbeatResponse = _response("ConsumerGroupHeartbeatResponse")
-CreateDelegationTokenResponse = _response("CreateDelegationTokenResponse")
-DeleteGroupsResponse = _response("DeleteGroupsResponse")
-DeleteShareGroupOffsetsResponse = _response("DeleteShareGroupOffsetsResponse")
-DescribeDelegationTokenResponse = _response("DescribeDelegationTokenResponse")
-DescribeShareGroupOffsetsResponse = _response("DescribeShareGroupOffsetsResponse")
-ExpireDelegationTokenResponse = _response("ExpireDelegationTokenResponse")
-GetTelemetrySubscriptionsResponse = _response("GetTelemetrySubscriptionsResponse")
-PushTelemetryResponse = _response("PushTelemetryResponse")
-RemoveRaftVoterResponse = _response("RemoveRaftVoterResponse")
-RenewDelegationTokenResponse = _response("RenewDelegationTokenResponse")
-ShareAcknowledgeResponse = _response("ShareAcknowledgeResponse")
-ShareFetchResponse = _response("ShareFetchResponse")
-ShareGroupDescribeResponse = _response("ShareGroupDescribeResponse")
-ShareGroupHeartbeatResponse = _response("ShareGroupHeartbeatResponse")
-StreamsGroupDescribeResponse = _response("StreamsGroupDescribeResponse")
-TxnOffsetCommitResponse = _response("TxnOffsetCommitResponse")
-UnregisterBrokerResponse = _response("UnregisterBrokerResponse")
-UnregisterControllerResponse = _response("UnregisterControllerResponse")
+#: Commits offsets with a transaction (KIP-447). From version 6 on topics are named by ids (KIP-1319).
+TxnOffsetCommitRequest = _message("TxnOffsetCommitRequest")
+TxnOffsetCommitResponse = _message("TxnOffsetCommitResponse")
+
+# The protocol of consumer groups (KIP-848, KIP-1082). In a heartbeat, ``member_epoch`` is 0 to
+# join, -1 to leave, -2 for a static member that will return. ``None`` for the subscription, the
+# assignor or the partitions, and -1 for the rebalance timeout, mean "unchanged".
+ConsumerGroupDescribeRequest = _message("ConsumerGroupDescribeRequest")
+ConsumerGroupDescribeResponse = _message("ConsumerGroupDescribeResponse")
+ConsumerGroupHeartbeatRequest = _message("ConsumerGroupHeartbeatRequest")
+ConsumerGroupHeartbeatResponse = _message("ConsumerGroupHeartbeatResponse")
+
+# Metrics for the broker, in OTLP's encoding (KIP-714). A client without an instance id (``None``)
+# gets one with the subscription.
+GetTelemetrySubscriptionsRequest = _message("GetTelemetrySubscriptionsRequest")
+GetTelemetrySubscriptionsResponse = _message("GetTelemetrySubscriptionsResponse")
+PushTelemetryRequest = _message("PushTelemetryRequest")
+PushTelemetryResponse = _message("PushTelemetryResponse")
+
+# Delegation tokens (KIP-48); from version 3 on for another owner (KIP-373). -1 ms is the broker's
+# usual period for a renewal, and means at once for an expiry. ``None`` describes all owners' tokens.
+CreateDelegationTokenRequest = _message("CreateDelegationTokenRequest")
+CreateDelegationTokenResponse = _message("CreateDelegationTokenResponse")
+DescribeDelegationTokenRequest = _message("DescribeDelegationTokenRequest")
+DescribeDelegationTokenResponse = _message("DescribeDelegationTokenResponse")
+ExpireDelegationTokenRequest = _message("ExpireDelegationTokenRequest")
+ExpireDelegationTokenResponse = _message("ExpireDelegationTokenResponse")
+RenewDelegationTokenRequest = _message("RenewDelegationTokenRequest")
+RenewDelegationTokenResponse = _message("RenewDelegationTokenResponse")
+
+# The voters of the metadata quorum (KIP-853), and nodes that will not return (KIP-631).
+AddRaftVoterRequest = _message("AddRaftVoterRequest")
+AddRaftVoterResponse = _message("AddRaftVoterResponse")
+RemoveRaftVoterRequest = _message("RemoveRaftVoterRequest")
+RemoveRaftVoterResponse = _message("RemoveRaftVoterResponse")
+UnregisterBrokerRequest = _message("UnregisterBrokerRequest")
+UnregisterBrokerResponse = _message("UnregisterBrokerResponse")
+UnregisterControllerRequest = _message("UnregisterControllerRequest")
+UnregisterControllerResponse = _message("UnregisterControllerResponse")
+
+# Groups of all kinds, streams groups (KIP-1071), and share groups (KIP-932), whose offsets are those
+# of their starts. A share group's member joins with the epoch 0 and leaves with -1; ``None`` for its
+# rack or topics means "unchanged". ShareFetch and ShareAcknowledge are written by hand: :mod:`.share`.
+AlterShareGroupOffsetsRequest = _message("AlterShareGroupOffsetsRequest")
+AlterShareGroupOffsetsResponse = _message("AlterShareGroupOffsetsResponse")
+DeleteGroupsRequest = _message("DeleteGroupsRequest")
+DeleteGroupsResponse = _message("DeleteGroupsResponse")
+DeleteShareGroupOffsetsRequest = _message("DeleteShareGroupOffsetsRequest")
+DeleteShareGroupOffsetsResponse = _message("DeleteShareGroupOffsetsResponse")
+DescribeShareGroupOffsetsRequest = _message("DescribeShareGroupOffsetsRequest")
+DescribeShareGroupOffsetsResponse = _message("DescribeShareGroupOffsetsResponse")
+ShareGroupDescribeRequest = _message("ShareGroupDescribeRequest")
+ShareGroupDescribeResponse = _message("ShareGroupDescribeResponse")
+ShareGroupHeartbeatRequest = _message("ShareGroupHeartbeatRequest")
+ShareGroupHeartbeatResponse = _message("ShareGroupHeartbeatResponse")
+StreamsGroupDescribeRequest = _message("StreamsGroupDescribeRequest")
+StreamsGroupDescribeResponse = _message("StreamsGroupDescribeResponse")
