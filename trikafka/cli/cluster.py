@@ -12,7 +12,7 @@ from .log_dirs import log_dirs
 from .options import Common, common_options, different, output_option, pairs
 from .partly import changed
 from .suggesting import WithVerbs
-from .tables import say, say_done, say_json, say_rows, table, time_text
+from .tables import say, say_done, say_json, say_rows, table_of, time_text
 
 
 @click.command()
@@ -100,36 +100,33 @@ def quorum(common: Common, output: str) -> None:
         for role, group in (("voter", seen.voters), ("observer", seen.observers))
         for each in group
     ]
-    if output == "json":
-        say_json(
-            [
-                {
-                    "node": each.node_id,
-                    "role": role,
-                    "directory_id": each.directory_id,
-                    "log_end_offset": each.log_end_offset,
-                    "lag": seen.lag(each),
-                    "last_fetch": each.last_fetch,
-                    "last_caught_up": each.last_caught_up,
-                }
-                for each, role in nodes
-            ]
-        )
-        return
-    rows = [
-        (
-            each.node_id,
-            role,
-            each.log_end_offset,
-            seen.lag(each),
-            time_text(each.last_caught_up, "seconds"),
-            each.directory_id,
-        )
+    found = [
+        {
+            "node": each.node_id,
+            "role": role,
+            "directory_id": each.directory_id,
+            "log_end_offset": each.log_end_offset,
+            "lag": seen.lag(each),
+            "last_fetch": each.last_fetch,
+            "last_caught_up": each.last_caught_up,
+        }
         for each, role in nodes
     ]
+    if output == "json":
+        say_json(found)
+        return
     leader = "no leader" if seen.leader_id is None else f"leader {seen.leader_id}"
     say(f"{leader}, epoch {seen.leader_epoch}, high watermark {seen.high_watermark}")
-    say(table(("NODE", "ROLE", "END", "LAG", "CAUGHT-UP", "DIRECTORY"), rows))
+    columns = {
+        "node": "NODE",
+        "role": "ROLE",
+        "log_end_offset": "END",
+        "lag": "LAG",
+        "caught_up": "CAUGHT-UP",
+        "directory_id": "DIRECTORY",
+    }
+    times = [time_text(each.last_caught_up, "seconds") for each, _ in nodes]
+    say(table_of(columns, [{**one, "caught_up": at} for one, at in zip(found, times, strict=True)]))
 
 
 class _Cluster(WithVerbs):
@@ -160,19 +157,13 @@ def command(common: Common, output: str) -> None:
     """
     seen = ask(common, lambda admin: admin.describe_cluster())
     controller = seen.controller.node_id if seen.controller is not None else None
+    brokers = [
+        {"id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
+        for node in seen.nodes
+    ]
     if output == "json":
-        say_json(
-            {
-                "cluster_id": seen.cluster_id,
-                "controller": controller,
-                "brokers": [
-                    {"id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
-                    for node in seen.nodes
-                ],
-            }
-        )
+        say_json({"cluster_id": seen.cluster_id, "controller": controller, "brokers": brokers})
         return
     count = "1 broker" if len(seen.nodes) == 1 else f"{len(seen.nodes)} brokers"
     say(f"{seen.cluster_id or 'cluster without an id'}  ({count}, changes go to {controller})")
-    rows = [(node.node_id, node.host, node.port, node.rack) for node in seen.nodes]
-    say(table(("BROKER", "HOST", "PORT", "RACK"), rows))
+    say(table_of({"id": "BROKER", "host": "HOST", "port": "PORT", "rack": "RACK"}, brokers))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Common, common_options
+from .options import Common, common_options, more_topics_option
 from .record_lines import ValueFormat
 from .running import run
 from .value_formats import ValueFormatType
@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="TOPIC...")
-@click.option(
-    "-t",
-    "--topic",
-    "more",
-    multiple=True,
-    metavar="NAME",
-    help="A topic, as the argument; repeatable.",
-)
+@more_topics_option
 @click.option(
     "-p",
     "--partition",

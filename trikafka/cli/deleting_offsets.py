@@ -11,7 +11,7 @@ from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import changed, consumer_groups, whole
 from .resetting import execute_option, parse_topics, topics_option
-from .tables import partition_json, say, say_json, table
+from .tables import partition_json, say, say_json, table_of
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -46,17 +46,11 @@ def delete_offsets(
             found = await changed(found, admin.delete_group_offsets(group, found))
         return [(tp, stored[tp]) for tp in found]
 
-    rows = ask(common, work)
+    found = [{**partition_json(tp), "offset": at} for tp, at in ask(common, work)]
     if output == "json":
-        say_json(
-            {
-                "group": group,
-                "executed": execute,
-                "partitions": [{**partition_json(tp), "offset": at} for tp, at in rows],
-            }
-        )
+        say_json({"group": group, "executed": execute, "partitions": found})
         return
-    say(table(("TOPIC", "PARTITION", "OFFSET"), [(*tp, offset) for tp, offset in rows]))
+    say(table_of({"topic": "TOPIC", "partition": "PARTITION", "offset": "OFFSET"}, found))
     say("deleted" if execute else "nothing was deleted; add --execute")
 
 

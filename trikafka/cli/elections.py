@@ -11,7 +11,7 @@ from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import known_topics, others
 from .resetting import execute_option, parse_topics, partitions_of, topics_option
-from .tables import say, say_json, table
+from .tables import PARTITION_COLUMNS, partition_info_json, say, say_json, table_of
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -53,24 +53,10 @@ def elect(
 
     wanted = None if everything else chosen
     rows = ask(common, lambda admin: elected(admin, wanted, unclean=unclean, acts=acts))
+    found = [{**partition_info_json(info), "elected": elected} for info, elected in rows]
     if output == "json":
-        say_json(
-            {
-                "executed": acts,
-                "election": "unclean" if unclean else "preferred",
-                "partitions": [
-                    {
-                        "topic": info.topic,
-                        "partition": info.partition,
-                        "leader": info.leader,
-                        "replicas": list(info.replicas),
-                        "in_sync_replicas": list(info.in_sync_replicas),
-                        "elected": elected,
-                    }
-                    for info, elected in rows
-                ],
-            }
-        )
+        kind = "unclean" if unclean else "preferred"
+        say_json({"executed": acts, "election": kind, "partitions": found})
         return
     if not rows:
         say(
@@ -79,19 +65,10 @@ def elect(
             else "each of these partitions is led by its first replica"
         )
         return
-    header = ("TOPIC", "PARTITION", "LEADER BEFORE", "REPLICAS", "IN SYNC", "ELECTED")
-    cells = [
-        (
-            info.topic,
-            info.partition,
-            info.leader,
-            ",".join(map(str, info.replicas)),
-            ",".join(map(str, info.in_sync_replicas)),
-            "yes" if elected else "no",
-        )
-        for info, elected in rows
-    ]
-    say(table(header if acts else header[:-1], cells if acts else [row[:-1] for row in cells]))
+    columns = PARTITION_COLUMNS | {"leader": "LEADER BEFORE"}
+    if acts:
+        columns["elected"] = "ELECTED"
+    say(table_of(columns, found))
     if not acts:
         say("nothing was changed; add --execute")
 

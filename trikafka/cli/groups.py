@@ -17,7 +17,7 @@ from .removing import remove_members
 from .resetting import reset_offsets
 from .running import printable
 from .suggesting import WithVerbs, complete_verbs
-from .tables import partition_json, say, say_done, say_json, table
+from .tables import partition_json, say, say_done, say_json, say_objects, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -160,23 +160,11 @@ def _show(common: Common, names: list[str] | None, output: str) -> None:
 
 
 def _list(common: Common, output: str) -> None:
-    groups = list(ask(common, every_group).values())
-    if output == "json":
-        say_json(
-            [
-                {
-                    "group": g.group_id,
-                    "state": g.state,
-                    "type": g.type,
-                    "protocol_type": g.protocol_type,
-                }
-                for g in groups
-            ]
-        )
-    elif not groups:
-        say("no groups")
-    else:
-        say(table(("GROUP", "STATE", "TYPE"), [(g.group_id, g.state, g.type) for g in groups]))
+    groups = [
+        {"group": g.group_id, "state": g.state, "type": g.type, "protocol_type": g.protocol_type}
+        for g in ask(common, every_group).values()
+    ]
+    say_objects(output, {"group": "GROUP", "state": "STATE", "type": "TYPE"}, groups, "no groups")
 
 
 async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any]]:

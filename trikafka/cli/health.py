@@ -11,7 +11,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .tables import say, say_json, table
+from .tables import PARTITION_COLUMNS, partition_info_json, say_objects
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -66,41 +66,19 @@ def report(found: Health, output: str) -> None:
     Raises:
         click.ClickException: There are some.
     """
-    if output == "json":
-        say_json(
-            [
-                {
-                    "topic": each.info.topic,
-                    "partition": each.info.partition,
-                    "leader": each.info.leader,
-                    "replicas": list(each.info.replicas),
-                    "in_sync_replicas": list(each.info.in_sync_replicas),
-                    "min_in_sync_replicas": each.min_in_sync,
-                    "problem": each.problem,
-                }
-                for each in found.troubles
-            ]
-        )
-    elif found.troubles:
-        header = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "IN SYNC", "NEEDED", "PROBLEM")
-        say(table(header, [_cells(each) for each in found.troubles]))
-    else:
-        say(f"{found.partitions} partitions, each with a leader and all replicas in sync")
+    troubles = [
+        {
+            **partition_info_json(each.info),
+            "min_in_sync_replicas": each.min_in_sync,
+            "problem": each.problem,
+        }
+        for each in found.troubles
+    ]
+    columns = PARTITION_COLUMNS | {"min_in_sync_replicas": "NEEDED", "problem": "PROBLEM"}
+    healthy = f"{found.partitions} partitions, each with a leader and all replicas in sync"
+    say_objects(output, columns, troubles, healthy)
     if found.troubles:
         raise click.ClickException(summary(found))
-
-
-def _cells(trouble: Trouble) -> tuple[object, ...]:
-    info = trouble.info
-    return (
-        info.topic,
-        info.partition,
-        info.leader,
-        ",".join(map(str, info.replicas)),
-        ",".join(map(str, info.in_sync_replicas)),
-        trouble.min_in_sync,
-        trouble.problem,
-    )
 
 
 def summary(found: Health) -> str:

@@ -12,7 +12,7 @@ from .options import Common, common_options, output_option
 from .partly import beside, existing, known_topics, led, others
 from .resetting import Shift, parse_place, parse_topics, partitions_of, topics_option
 from .start import At, Start
-from .tables import say, say_json, say_rows, table, time_text
+from .tables import say_rows, time_text
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -70,32 +70,16 @@ def offsets(
         return
     place = parse_at(at)
     rows = ask(common, lambda admin: found_at(admin, chosen, place))
-    if output == "json":
-        say_json(
-            [
-                {
-                    "topic": each.place.topic,
-                    "partition": each.place.partition,
-                    "offset": each.offset,
-                    "timestamp": each.timestamp,
-                    "behind": each.behind,
-                }
-                for each in rows
-            ]
-        )
-        return
-    header = ("TOPIC", "PARTITION", "OFFSET", "TIMESTAMP", "BEHIND")
-    cells = [
-        (
-            each.place.topic,
-            each.place.partition,
-            each.offset,
-            time_text(each.timestamp),
-            each.behind,
-        )
-        for each in rows
-    ]
-    say(table(header, cells))
+    columns = {
+        "topic": "TOPIC",
+        "partition": "PARTITION",
+        "offset": "OFFSET",
+        "timestamp": "TIMESTAMP",
+        "behind": "BEHIND",
+    }
+    as_time = time_text if output != "json" else lambda ms: ms
+    cells = [(*each.place, each.offset, as_time(each.timestamp), each.behind) for each in rows]
+    say_rows(output, columns, cells)
 
 
 def _print_ends(rows: list[Ends], output: str) -> None:

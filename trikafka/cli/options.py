@@ -179,6 +179,16 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+more_topics_option = click.option(
+    "-t",
+    "--topic",
+    "more",
+    multiple=True,
+    metavar="NAME",
+    help="A topic, as the argument; repeatable.",
+)
+
+
 def chosen_output(output: str | None, as_json: bool) -> str:
     """Return the way to print, one of ``OUTPUTS``, by the options of a command."""
     if as_json:

@@ -16,7 +16,7 @@ from .progress import warn
 from .reassign_plan import Plan, Replicas, check_brokers, elsewhere, place_replicas, read_plan
 from .resetting import execute_option, look_up, parse_topics, partitions_of, topics_option
 from .suggesting import Suggesting
-from .tables import partition_json, say, say_json, table
+from .tables import partition_json, say, say_json, say_rows, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -322,36 +322,18 @@ def _paths(move: Move) -> list[str]:
 def status(common: Common, topics: tuple[str, ...], output: str) -> None:
     """Show the reassignments that are under way."""
     found = ask(common, lambda admin: _under_way(admin, parse_topics(topics)))
-    if output == "json":
-        say_json(
-            [
-                {
-                    **partition_json(tp),
-                    "replicas": list(each.replicas),
-                    "adding": list(each.adding),
-                    "removing": list(each.removing),
-                }
-                for tp, each in found.items()
-            ]
-        )
-    elif not found:
-        say("no reassignment is under way")
-    else:
-        say(
-            table(
-                ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING"),
-                [
-                    (
-                        tp.topic,
-                        tp.partition,
-                        _listed(each.replicas),
-                        _listed(each.adding),
-                        _listed(each.removing),
-                    )
-                    for tp, each in found.items()
-                ],
-            )
-        )
+    columns = {
+        "topic": "TOPIC",
+        "partition": "PARTITION",
+        "replicas": "REPLICAS",
+        "adding": "ADDING",
+        "removing": "REMOVING",
+    }
+    rows = [
+        (*tp, list(each.replicas), list(each.adding), list(each.removing))
+        for tp, each in found.items()
+    ]
+    say_rows(output, columns, rows, "no reassignment is under way")
 
 
 @command.command()

@@ -20,7 +20,7 @@ from .resetting import (
     topics_option,
 )
 from .suggesting import Suggesting
-from .tables import say, say_json, table
+from .tables import partition_json, say, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -81,20 +81,9 @@ def delete(
 
     rows = ask(common, work)
     if output == "json":
-        say_json(
-            {
-                "executed": execute,
-                "partitions": [
-                    {"topic": tp.topic, "partition": tp.partition, "first": old, "after": new}
-                    for tp, old, new in rows
-                ],
-            }
-        )
+        found = [{**partition_json(tp), "first": old, "after": new} for tp, old, new in rows]
+        say_json({"executed": execute, "partitions": found})
         return
-    say(
-        table(
-            ("TOPIC", "PARTITION", "FIRST", "NEW FIRST", "DELETED"),
-            [(tp.topic, tp.partition, old, new, new - old) for tp, old, new in rows],
-        )
-    )
+    cells = [(*tp, old, new, new - old) for tp, old, new in rows]
+    say(table(("TOPIC", "PARTITION", "FIRST", "NEW FIRST", "DELETED"), cells))
     say("deleted" if execute else "nothing was deleted; add --execute")

@@ -15,7 +15,7 @@ from .options import Common, common_options, output_option
 from .partly import changed, known_topics, no_leader, whole
 from .progress import warn
 from .start import At, Start, check_come, not_come, parse
-from .tables import say, say_json, table
+from .tables import partition_json, say, say_json, table_of
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -292,20 +292,12 @@ def say_reset(
     executed: bool,
 ) -> None:
     """Print the offsets of a group's partitions before and after; ``column`` is their name."""
+    found = [{**partition_json(tp), "before": old, "after": new} for tp, old, new in rows]
     if output == "json":
-        say_json(
-            {
-                "group": group,
-                "executed": executed,
-                "partitions": [
-                    {"topic": tp.topic, "partition": tp.partition, "before": old, "after": new}
-                    for tp, old, new in rows
-                ],
-            }
-        )
+        say_json({"group": group, "executed": executed, "partitions": found})
         return
-    cells = [(tp.topic, tp.partition, old, new) for tp, old, new in rows]
-    say(table(("TOPIC", "PARTITION", column, "NEW"), cells))
+    columns = {"topic": "TOPIC", "partition": "PARTITION", "before": column, "after": "NEW"}
+    say(table_of(columns, found))
     say(f"the offsets of {group} are set" if executed else "nothing was changed; add --execute")
 
 

@@ -9,6 +9,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +18,7 @@ from .options import chosen_output, is_terminal
 from .running import ReaderGoneError, printable
 
 if TYPE_CHECKING:
-    from ..types import TopicPartition
+    from ..types import PartitionInfo, TopicPartition
 
 #: The width from which on a column is not cut any more.
 _NARROWEST = 8
@@ -170,31 +171,76 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def partition_json(tp: TopicPartition) -> dict[str, object]:
+def partition_json(tp: TopicPartition | PartitionInfo) -> dict[str, object]:
     """Return a partition as JSON output names it."""
     return {"topic": tp.topic, "partition": tp.partition}
+
+
+#: The headers of the fields of :func:`partition_info_json`.
+PARTITION_COLUMNS = MappingProxyType(
+    {
+        "topic": "TOPIC",
+        "partition": "PARTITION",
+        "leader": "LEADER",
+        "replicas": "REPLICAS",
+        "in_sync_replicas": "IN SYNC",
+    }
+)
+
+
+def partition_info_json(info: PartitionInfo) -> dict[str, object]:
+    """Return a partition with its leader and replicas as JSON output shows it."""
+    return {
+        **partition_json(info),
+        "leader": info.leader,
+        "replicas": list(info.replicas),
+        "in_sync_replicas": list(info.in_sync_replicas),
+    }
+
+
+def table_of(columns: Mapping[str, str], objects: Iterable[Mapping[str, object]]) -> str:
+    """Return a table of some fields of objects; ``columns`` has the header of each field."""
+    return table(
+        tuple(columns.values()), [[_cell(each[name]) for name in columns] for each in objects]
+    )
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+def say_objects(
+    output: str,
+    columns: Mapping[str, str],
+    objects: Sequence[Mapping[str, object]],
+    none: str | None = None,
+) -> None:
+    """Print objects as a table, or with ``json`` as they are.
+
+    Args:
+        output: The way to print, ``table`` or ``json``.
+        columns: The fields that a table shows, and the headers of their columns.
+        objects: The objects.
+        none: The line to print if there are no objects; ``None`` prints the headers alone.
+    """
+    if output == "json":
+        say_json(list(objects))
+    elif objects or none is None:
+        say(table_of(columns, objects))
+    else:
+        say(none)
 
 
 def say_rows(
     output: str,
     columns: Mapping[str, str],
-    rows: Sequence[Sequence[object]],
+    rows: Iterable[Sequence[object]],
     none: str | None = None,
 ) -> None:
-    """Print rows as a table, or with ``json`` as an object each.
-
-    Args:
-        output: The way to print, ``table`` or ``json``.
-        columns: The fields of an object, and the headers of their columns in a table.
-        rows: The cells of each row.
-        none: The line to print if there are no rows; ``None`` prints the headers alone.
-    """
-    if output == "json":
-        say_json([dict(zip(columns, row, strict=True)) for row in rows])
-    elif rows or none is None:
-        say(table(tuple(columns.values()), rows))
-    else:
-        say(none)
+    """Print objects as :func:`say_objects` does, given as the values of their fields in order."""
+    say_objects(output, columns, [dict(zip(columns, row, strict=True)) for row in rows], none)
 
 
 def say_done(output: str, line: str, what: Mapping[str, object]) -> None:

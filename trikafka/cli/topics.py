@@ -13,10 +13,10 @@ import click
 from .admin import ask, chosen
 from .elections import elect
 from .offsets import offsets
-from .options import Common, common_options, different, output_option, pairs
+from .options import Common, common_options, different, more_topics_option, output_option, pairs
 from .partly import beside, changed, existing, known_topics
 from .suggesting import Suggesting
-from .tables import say, say_done, say_json, table
+from .tables import PARTITION_COLUMNS, say, say_done, say_json, say_objects, table_of
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 #: Seconds within which the brokers know of a new topic.
 _KNOWN_WITHIN = 5.0
 _VERBS = ("list", "create", "delete", "describe", "alter")
-_topic_option = click.option(
-    "-t",
-    "--topic",
-    "more",
-    multiple=True,
-    metavar="NAME",
-    help="A topic, as the argument; repeatable.",
-)
 
 
 class _TopicVerbs(Suggesting):
@@ -85,18 +77,18 @@ command.add_command(offsets)
 def list_(common: Common, internal: bool, output: str) -> None:
     """List the topics."""
     topics = ask(common, lambda admin: admin.list_topics(include_internal=internal))
-    if output == "json":
-        say_json([_row(name, found) for name, found in topics.items()])
-    elif topics:
-        rows = [(name, len(found), _replicas(found)) for name, found in topics.items()]
-        say(table(("TOPIC", "PARTITIONS", "REPLICATION"), rows))
-    else:
-        say("no topics")
+    columns = {
+        "topic": "TOPIC",
+        "partitions": "PARTITIONS",
+        "replication_factor": "REPLICATION",
+    }
+    rows = [_row(name, found) for name, found in topics.items()]
+    say_objects(output, columns, rows, "no topics")
 
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="NAME...")
-@_topic_option
+@more_topics_option
 @click.option(
     "-p", "--partitions", type=click.IntRange(1), help="How many.  [default: the broker's]"
 )
@@ -180,7 +172,7 @@ def _size(partitions: list[PartitionInfo]) -> str:
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="NAME...")
-@_topic_option
+@more_topics_option
 @click.option("--if-exists", is_flag=True, help="Succeed if there is no such topic.")
 @output_option
 @common_options
@@ -203,7 +195,7 @@ def delete(
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="NAME...")
-@_topic_option
+@more_topics_option
 @click.option(
     "-p", "--partitions", type=click.IntRange(1), required=True, help="How many it has afterwards."
 )
@@ -222,7 +214,7 @@ def alter(
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="NAME...")
-@_topic_option
+@more_topics_option
 @output_option
 @common_options
 def describe(common: Common, names: tuple[str, ...], more: tuple[str, ...], output: str) -> None:
@@ -240,18 +232,9 @@ def describe(common: Common, names: tuple[str, ...], more: tuple[str, ...], outp
     for at, topic in enumerate(everything):
         settings = " ".join(f"{name}={value}" for name, value in (topic["config"] or {}).items())
         say(("\n" if at else "") + f"{topic['topic']}" + (f"  ({settings})" if settings else ""))
-        rows = [
-            (
-                p["partition"],
-                p["leader"],
-                _join(p["replicas"]),
-                _join(p["in_sync_replicas"]),
-                p["begin"],
-                p["end"],
-            )
-            for p in topic["partitions"]
-        ]
-        say(table(("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "BEGIN", "END"), rows))
+        columns = {**PARTITION_COLUMNS, "begin": "BEGIN", "end": "END"}
+        del columns["topic"]
+        say(table_of(columns, topic["partitions"]))
 
 
 async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any]]:
@@ -311,7 +294,3 @@ def _row(name: str, partitions: list[PartitionInfo]) -> dict[str, Any]:
 
 def _replicas(partitions: list[PartitionInfo]) -> int:
     return max((len(info.replicas) for info in partitions), default=0)
-
-
-def _join(numbers: list[int]) -> str:
-    return ",".join(map(str, numbers))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trikafka.cli.options import Common, common_options, different, pairs
+from trikafka.cli.options import Common, common_options, different, more_topics_option, pairs
 from trikafka.cli.progress import warn
 from trikafka.cli.running import Stop, run, sentence
 from trikafka.cli.tables import say, say_json
@@ -56,14 +56,7 @@ class _ExportCommand(click.Command):
 @click.command(cls=_ExportCommand)
 @click.argument("names", nargs=-1, metavar="TOPIC...")
 @click.argument("destination")
-@click.option(
-    "-t",
-    "--topic",
-    "more",
-    multiple=True,
-    metavar="NAME",
-    help="A topic, as the argument; repeatable.",
-)
+@more_topics_option
 @click.option(
     "-G",
     "--group",
