@@ -184,7 +184,7 @@ async def planned(
         if value is None and entry is not None:
             hidden = [text for _, text, source in entry.synonyms if source != own]
             after = hidden[0] if hidden else None
-        secret = _may_be_secret(name) if entry is None else entry.sensitive
+        secret = any(word in name for word in _SECRET_NAMES) if entry is None else entry.sensitive
         if secret and after is not None:
             after = _SECRET
         rows.append((name, now, after))
@@ -222,10 +222,6 @@ def _resource(kind: str, name: str | None) -> ConfigResource:
         return ConfigResource(kind, name or "")  # type: ignore[arg-type]
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
-
-
-def _may_be_secret(name: str) -> bool:
-    return any(word in name for word in _SECRET_NAMES)
 
 
 def _shown(entry: Any) -> str | None:

@@ -12,7 +12,7 @@ from .deleting import delete_groups
 from .deleting_offsets import delete_offsets
 from .lag import at_least, lag
 from .options import Common, common_options, output_option
-from .partly import beside, consumer_groups, each, every_group, named_groups, others
+from .partly import consumer_groups, each, every_group, log_ends, named_groups, others
 from .removing import remove_members
 from .resetting import reset_offsets
 from .running import printable
@@ -210,17 +210,9 @@ async def _partitions(
     admin: Admin, group: str, owners: dict[TopicPartition, str]
 ) -> list[dict[str, Any]]:
     """Return offset, end and lag of every partition that is committed or assigned."""
-    from ..types import OffsetSpec, TopicPartition
-
     committed = await others(admin.list_group_offsets(group), of=group)
     places = sorted({*committed, *owners})
-    topics = await admin.list_topics(include_internal=True) if places else {}
-    leaders = {
-        TopicPartition(i.topic, i.partition): i.leader for infos in topics.values() for i in infos
-    }
-    alive = [tp for tp in places if leaders.get(tp) is not None]
-    latest = dict.fromkeys(alive, OffsetSpec.LATEST)
-    (ends,) = await beside({"end offsets": admin.list_offsets(latest)})
+    ends = await log_ends(admin, places)
 
     def row(tp: TopicPartition) -> dict[str, Any]:
         at = committed.get(tp)

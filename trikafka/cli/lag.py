@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import Common, common_options, is_terminal, output_option
-from .partly import beside, consumer_groups, each, every_group, noted_failures, others
+from .partly import consumer_groups, each, every_group, log_ends, noted_failures, others
 from .progress import warn
 from .running import Stop, run, sentence
 from .tables import say, say_json, table
@@ -76,8 +76,6 @@ def lag(
 
 async def _read_places(admin: Admin, names: list[str]) -> dict[str, Places]:
     """Return committed offset and end of each partition, by group."""
-    from ..types import OffsetSpec, TopicPartition
-
     if names:
         listed = await consumer_groups(admin, names, "offsets")
     else:
@@ -85,15 +83,7 @@ async def _read_places(admin: Admin, names: list[str]) -> dict[str, Places]:
         listed = {name: group for name, group in found.items() if group.type != "share"}
     stored = await each(listed, lambda name: others(admin.list_group_offsets(name), of=name))
     places = {tp for offsets in stored.values() for tp in offsets}
-    topics = await admin.list_topics(include_internal=True) if places else {}
-    alive = {
-        TopicPartition(info.topic, info.partition)
-        for infos in topics.values()
-        for info in infos
-        if info.leader is not None
-    }
-    latest = dict.fromkeys(places & alive, OffsetSpec.LATEST)
-    (ends,) = await beside({"end offsets": admin.list_offsets(latest)})
+    ends = await log_ends(admin, places)
     return {
         name: {
             tp: (at.offset, end.offset if (end := ends.get(tp)) is not None else None)

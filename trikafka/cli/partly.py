@@ -14,7 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
-    from .._api.admin.types import GroupListing, TransactionListing
+    from .._api.admin.types import GroupListing, ListedOffset, TransactionListing
     from ..errors import AdminErrors, TrikafkaError
     from ..types import PartitionInfo, TopicPartition
 
@@ -390,6 +390,26 @@ def led(
     named = {str(tp): tp for tp in wanted}
     there = existing(named, {str(tp) for tp in wanted if tp not in lost}, no_leader)
     return [named[name] for name in there]
+
+
+async def log_ends(admin: Admin, places: Iterable[TopicPartition]) -> Mapping[Any, ListedOffset]:
+    """Return the ends of those partitions that have a leader, and note the failures.
+
+    An admin client would wait for a leader.
+    """
+    from ..types import OffsetSpec, TopicPartition
+
+    wanted = list(places)
+    topics = await admin.list_topics(include_internal=True) if wanted else {}
+    alive = {
+        TopicPartition(info.topic, info.partition)
+        for infos in topics.values()
+        for info in infos
+        if info.leader is not None
+    }
+    latest = dict.fromkeys([tp for tp in wanted if tp in alive], OffsetSpec.LATEST)
+    (ends,) = await beside({"end offsets": admin.list_offsets(latest)})
+    return ends
 
 
 def no_leader(name: str) -> str:

@@ -228,20 +228,19 @@ class Producing:
             return False
         if rows.highest_partition >= self._partitions.get(topic, 0):
             return False
-        return await self._send_table(lambda: producer.enqueue_arrow(topic, rows), where)
-
-    async def _send_table(
-        self, send: Callable[[], Awaitable[ArrowAck]], where: Callable[[int], str]
-    ) -> bool:
         try:
-            ack = await send()
+            await self._send_table(producer.enqueue_arrow(topic, rows), where)
+        except TrikafkaError:
+            return False
+        return True
+
+    async def _send_table(self, sent: Awaitable[ArrowAck], where: Callable[[int], str]) -> None:
+        try:
+            ack = await sent
         except ArrowDeliveryError as error:
             self.delivered.add(error.partitions)
             raise BadLineError(f"{_first_failed(where, error)}: {error.error}") from error
-        except TrikafkaError:
-            return False
         self._acks.append((where, ack))
-        return True
 
     async def _send_parquet(self, producer: Producer, path: str, name: str) -> None:
         plan, number = self._plan, 0
@@ -277,17 +276,11 @@ class Producing:
         number: int,
     ) -> None:
         """Send rows of a Parquet file; ``number`` rows are before them."""
-        where: Callable[[int], str] = lambda row: f"{name}row {number + row}"  # noqa: E731
+        sent = producer.enqueue_arrow(topic, table, partition=self._plan.partition, **names)
         try:
-            ack = await producer.enqueue_arrow(
-                topic, table, partition=self._plan.partition, **names
-            )
-        except ArrowDeliveryError as error:
-            self.delivered.add(error.partitions)
-            raise BadLineError(f"{_first_failed(where, error)}: {error.error}") from error
+            await self._send_table(sent, lambda row: f"{name}row {number + row}")
         except TrikafkaError as error:
             raise BadLineError(f"{name}rows from {number}: {error}") from error
-        self._acks.append((where, ack))
 
     async def _send_line(self, producer: Producer, read: Callable[[], Line], where: str) -> None:
         try:

@@ -132,7 +132,6 @@ class SecurityConfig:
         None,
         "the endpoint of tokens, by OAuth 2's client credentials (KIP-768)",
         empty=False,
-        java="sasl.oauthbearer.token.endpoint.url",
         secret=True,
     )
     sasl_oauth_client_id: str | None = setting(
@@ -151,7 +150,6 @@ class SecurityConfig:
         True,
         "the client's id and secret are sent URL-encoded (RFC 6749); False: as they are, as by "
         "Java's client without this setting",
-        java="sasl.oauthbearer.header.urlencode",
     )
     sasl_oauth_grant_type: Literal["client_credentials", "jwt-bearer"] = setting(
         "client_credentials",
@@ -162,37 +160,31 @@ class SecurityConfig:
         None,
         "the key that signs assertions: a PEM file, or PEM text",
         empty=False,
-        java="sasl.oauthbearer.assertion.private.key.file",
         secret=True,
     )
     sasl_oauth_assertion_private_key_passphrase: str | None = setting(
         None,
         "the password of that private key",
-        java="sasl.oauthbearer.assertion.private.key.passphrase",
         secret=True,
     )
     sasl_oauth_assertion_algorithm: Literal["RS256", "ES256"] = setting(
         "RS256",
         "the signature algorithm of assertions",
-        java="sasl.oauthbearer.assertion.algorithm",
     )
     sasl_oauth_assertion_claim_iss: str | None = setting(
         None,
         "the issuer in assertions",
         empty=False,
-        java="sasl.oauthbearer.assertion.claim.iss",
     )
     sasl_oauth_assertion_claim_sub: str | None = setting(
         None,
         "the subject in assertions",
         empty=False,
-        java="sasl.oauthbearer.assertion.claim.sub",
     )
     sasl_oauth_assertion_claim_aud: str | None = setting(
         None,
         "the audience in assertions",
         empty=False,
-        java="sasl.oauthbearer.assertion.claim.aud",
     )
     sasl_oauth_assertion_claim_exp_seconds: int = setting(
         300,
@@ -200,7 +192,6 @@ class SecurityConfig:
         least=1,
         most=INT32,
         unit="s",
-        java="sasl.oauthbearer.assertion.claim.exp.seconds",
     )
     sasl_oauth_assertion_claim_nbf_seconds: int = setting(
         60,
@@ -208,24 +199,20 @@ class SecurityConfig:
         least=0,
         most=INT32,
         unit="s",
-        java="sasl.oauthbearer.assertion.claim.nbf.seconds",
     )
     sasl_oauth_assertion_claim_jti_include: bool = setting(
         False,
         "each assertion has its own id",
-        java="sasl.oauthbearer.assertion.claim.jti.include",
     )
     sasl_oauth_assertion_template_file: str | None = setting(
         None,
         'a JSON file with further parts of assertions: {"header": {...}, "payload": {...}}',
         empty=False,
-        java="sasl.oauthbearer.assertion.template.file",
     )
     sasl_oauth_assertion_file: str | None = setting(
         None,
         "an assertion that another program signs and renews, instead of a private key",
         empty=False,
-        java="sasl.oauthbearer.assertion.file",
     )
     sasl_oauth_cafile: str | None = setting(
         None,
@@ -238,7 +225,6 @@ class SecurityConfig:
         None,
         "the scope to request at the token endpoint",
         empty=False,
-        java="sasl.oauthbearer.scope",
     )
     sasl_oauth_extensions: Mapping[str, str] | None = setting(
         None, "extensions to send with a token (KIP-342)", java=None, secret=True

@@ -27,7 +27,7 @@ INT32 = 2**31 - 1
 #: The most bytes of a text in the protocol. A broker closes the connection on a longer one, without
 #: a reason.
 LONGEST_TEXT = 2**15 - 1
-#: Java's name is trikafka's name with dots instead of underscores.
+#: Java's name is trikafka's name with dots instead of underscores, and its own word for OAuth.
 _DOTTED = "(dotted)"
 
 
@@ -212,7 +212,8 @@ def settings_of(cls: type) -> dict[str, Setting]:
     for f in fields(cls):
         kinds, choices, optional = _values(hints[f.name])
         known = dict(f.metadata)
-        known["java"] = f.name.replace("_", ".") if known["java"] == _DOTTED else known["java"]
+        if known["java"] == _DOTTED:
+            known["java"] = f.name.replace("_", ".").replace("sasl.oauth.", "sasl.oauthbearer.")
         known["unit"] = known["unit"] or (
             "ms" if f.name.endswith("_ms") else "bytes" if f.name.endswith("_bytes") else None
         )

@@ -505,7 +505,7 @@ class KafkaCluster:
         atexit.unregister(self.close)
         directory = self._directory
         temporary = self.settings.directory is None
-        if directory is not None and not self._removes(directory):
+        if directory is not None and (self.settings.keep or not temporary):
             self.stop()
         for broker in self.brokers:
             broker.kill()
@@ -521,9 +521,6 @@ class KafkaCluster:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
             self._lock.close()
             self._lock = None
-
-    def _removes(self, directory: Path) -> bool:
-        return self.settings.directory is None and not self.settings.keep
 
 
 # Kafka's own lock on its data comes too late. A second controller writes to the metadata of the

@@ -120,7 +120,8 @@ def format_all(
             run_tool(new_id())
             if template is not None:
                 _keep(first, template)
-    elif any(_has_run(directory) for directory in directories.values()):
+    # A node has run on the data since it was formatted.
+    elif any((directory / _QUORUM_STATE).exists() for directory in directories.values()):
         gone = [(node, directory) for node, directory in others if not is_formatted(directory)]
         _report_gone(gone, directories, report)
     for node, directory in others:
@@ -148,11 +149,6 @@ def _report_gone(
             f"broker {node} has no data any more in {directory}: it starts empty, and copies the "
             "data of the others"
         )
-
-
-def _has_run(directory: Path) -> bool:
-    """Return whether a node has run on the data directory since it was formatted."""
-    return (directory / _QUORUM_STATE).exists()
 
 
 def _copy_template(template: Path, first: Path) -> bool:

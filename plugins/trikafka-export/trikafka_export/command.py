@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -218,20 +219,14 @@ def command(
     _ExportRun(every, abandon, as_json, sink_options.get("dead_letter_topic")).run(arguments)
 
 
+@dataclass(frozen=True, slots=True)
 class _ExportRun:
     """One run of the command: one export, or a series of exports."""
 
-    def __init__(
-        self,
-        every: float | None,
-        abandon: bool,
-        as_json: bool,
-        dead_letter_topic: str | None = None,
-    ) -> None:
-        self._every = every
-        self._abandon = abandon
-        self._as_json = as_json
-        self._dead_letter_topic = dead_letter_topic
+    _every: float | None
+    _abandon: bool
+    _as_json: bool
+    _dead_letter_topic: str | None
 
     def run(self, arguments: dict[str, Any]) -> None:
         """Run the export or the series; raise the error that ends it."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from trikafka import ExportError, OffsetRange, TopicPartition
@@ -74,7 +75,7 @@ def state_from_json(text: str | bytes, where: str) -> ExportState:
     Raises :exc:`ExportError`, which names ``where``, for anything else.
     """
     plan, body = _read(text, where)
-    try:
+    with _damage_of(where, "an export plan or manifest"):
         carried = tuple(
             OffsetRange(
                 _word(each, "topic"),
@@ -84,10 +85,6 @@ def state_from_json(text: str | bytes, where: str) -> ExportState:
             )
             for each in body.get("carried", ())
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExportError(
-            f"{where} is not an export plan or manifest: {type(error).__name__}: {error}"
-        ) from error
     return ExportState(
         last_number=plan.number,
         cluster_id=plan.cluster_id,
@@ -107,7 +104,7 @@ def files_from_json(text: str | bytes, where: str) -> list[WrittenFile]:
     Raises :exc:`ExportError`, which names ``where``, for anything else.
     """
     _, body = _read(text, where)
-    try:
+    with _damage_of(where, "an export manifest"):
         if body["version"] == 1:
             return [
                 WrittenFile(
@@ -122,10 +119,6 @@ def files_from_json(text: str | bytes, where: str) -> list[WrittenFile]:
                 if each["file"] is not None
             ]
         return [_file(each, f, where) for each in body["ranges"] for f in each["files"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExportError(
-            f"{where} is not an export manifest: {type(error).__name__}: {error}"
-        ) from error
 
 
 def letters_from_json(text: str | bytes, where: str) -> list[WrittenFile]:
@@ -134,16 +127,12 @@ def letters_from_json(text: str | bytes, where: str) -> list[WrittenFile]:
     Raises as :func:`files_from_json`.
     """
     _, body = _read(text, where)
-    try:
+    with _damage_of(where, "an export manifest"):
         return [
             _file(each, f, where)
             for each in body.get("ranges", ())
             for f in each.get("letters", ())
         ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExportError(
-            f"{where} is not an export manifest: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _file(planned: Mapping[str, Any], file: Mapping[str, Any], where: str) -> WrittenFile:
@@ -161,22 +150,11 @@ def _file(planned: Mapping[str, Any], file: Mapping[str, Any], where: str) -> Wr
     )
 
 
-def _read(text: str | bytes, where: str) -> tuple[ExportPlan, dict[str, Any]]:
+@contextmanager
+def _damage_of(where: str, what: str) -> Iterator[None]:
+    """Raise what a damaged file causes as an :exc:`ExportError`, which names the file."""
     try:
-        raw = text.encode() if isinstance(text, str) else text
-        body = json.loads(raw.decode())
-        version = body["version"]
-        if version not in (1, FORMAT_VERSION):
-            raise ExportError(
-                f"it has format version {version}; this trikafka reads version {FORMAT_VERSION}"
-            )
-        if version != 1:
-            _check_sum(raw, body)
-        plan = _plan(body)
-        _check_ranges(plan)
-        return plan, body
-    except ExportError as error:
-        raise ExportError(f"{where} cannot be used: {error}") from error
+        yield
     except (
         ValueError,
         KeyError,
@@ -185,9 +163,26 @@ def _read(text: str | bytes, where: str) -> tuple[ExportPlan, dict[str, Any]]:
         OverflowError,
         RecursionError,
     ) as error:
-        raise ExportError(
-            f"{where} is not an export plan or manifest: {type(error).__name__}: {error}"
-        ) from error
+        raise ExportError(f"{where} is not {what}: {type(error).__name__}: {error}") from error
+
+
+def _read(text: str | bytes, where: str) -> tuple[ExportPlan, dict[str, Any]]:
+    with _damage_of(where, "an export plan or manifest"):
+        try:
+            raw = text.encode() if isinstance(text, str) else text
+            body = json.loads(raw.decode())
+            version = body["version"]
+            if version not in (1, FORMAT_VERSION):
+                raise ExportError(
+                    f"it has format version {version}; this trikafka reads version {FORMAT_VERSION}"
+                )
+            if version != 1:
+                _check_sum(raw, body)
+            plan = _plan(body)
+            _check_ranges(plan)
+            return plan, body
+        except ExportError as error:
+            raise ExportError(f"{where} cannot be used: {error}") from error
 
 
 def _check_sum(raw: bytes, body: Mapping[str, Any]) -> None:

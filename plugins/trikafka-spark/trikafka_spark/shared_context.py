@@ -173,11 +173,7 @@ def _expect_its_end() -> None:
     that breaks.
     """
     warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
-    logging.getLogger().addFilter(_not_of_py4j)
-
-
-def _not_of_py4j(record: logging.LogRecord) -> bool:
-    return "py4j" not in record.pathname
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
 
 
 def _stop(context: SparkContext) -> None:

@@ -46,7 +46,9 @@ async def describe(
     except UnsupportedVersionError:
         if fenced or operations or controllers:
             raise
-        return await _by_metadata(metadata, call)
+        seen = await call.step("describe the cluster", metadata.refresh)
+        nodes = tuple(seen.nodes[number] for number in sorted(seen.nodes))
+        return ClusterDescription(seen.cluster_id, seen.controller_node, nodes)
     if response.error_code:
         raise from_code(
             response.error_code,
@@ -70,9 +72,3 @@ def _described(response: Any) -> ClusterDescription:
         tuple(fenced[number] for number in sorted(fenced)),
         operations_of(response.authorized_operations),
     )
-
-
-async def _by_metadata(metadata: MetadataManager, call: RunningCall) -> ClusterDescription:
-    seen = await call.step("describe the cluster", metadata.refresh)
-    nodes = tuple(seen.nodes[number] for number in sorted(seen.nodes))
-    return ClusterDescription(seen.cluster_id, seen.controller_node, nodes)

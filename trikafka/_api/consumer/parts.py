@@ -82,7 +82,12 @@ class ConsumerParts(Context[ConsumerConfig]):
             self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self
         )
         for plugin, listener in offered:
-            _check_listener(plugin, listener)
+            try:
+                check_listener(listener)
+            # A misspelt method: that of the base class, which does nothing, would be called instead.
+            except ConfigurationError as error:
+                who = f"plugin {plugin}: trikafka_rebalance_listener"
+                raise PluginError(f"{who}: {error}") from None
         self._plugin_listeners = [
             GuardedListener(listener, self.slot(plugin, "listener")) for plugin, listener in offered
         ]
@@ -213,17 +218,6 @@ class ConsumerParts(Context[ConsumerConfig]):
             self.config.memory_budget._leave()
         self.brokers.close()
         self.notify_closed()
-
-
-def _check_listener(plugin: str, listener: RebalanceListener) -> None:
-    """Raise :exc:`PluginError` for a misspelt method, as ``subscribe`` does for a user's listener.
-
-    The method of the base class would be called in its place, which does nothing.
-    """
-    try:
-        check_listener(listener)
-    except ConfigurationError as error:
-        raise PluginError(f"plugin {plugin}: trikafka_rebalance_listener: {error}") from None
 
 
 if TYPE_CHECKING:

@@ -218,7 +218,10 @@ class Streams:
                 if self._iteration is not iteration:
                     break
                 self.check()
-                self._check_refusal()
+                # The tasks of the streams do not get the group's refusal: their partitions are lost,
+                # so the streams just end.
+                if (refusal := self._core.member.pop_refusal()) is not None:
+                    raise refusal
                 if (stream := self._next_new()) is not None:
                     return stream
                 with self._core.poll_timer.waiting(), trio.move_on_at(self._warn_overdue()):
@@ -360,14 +363,6 @@ class Streams:
         assert self._consumer is not None
         if (fatal := self._consumer._fatal()) is not None:
             raise again(fatal)
-
-    def _check_refusal(self) -> None:
-        """Raise the group's refusal, if there is one, in the task that waits for partitions.
-
-        The tasks of the streams do not get it: their partitions are lost, so the streams just end.
-        """
-        if (refusal := self._core.member.pop_refusal()) is not None:
-            raise refusal
 
     def left(self, stream: PartitionStream[Any, Any]) -> None:
         """Forget a stream, so that its partition can be read in another way."""

@@ -310,7 +310,11 @@ class Commits:
             return
         failure = decisive(list(failures.values()))
         if isinstance(failure, UnknownTopicOrPartitionError) and failure.retriable:
-            await self._refresh_topics(call, commit)
+            # The coordinator does not know a topic or partition. A retry cannot help if the
+            # partition does not exist, or the topic was created again.
+            await call.step("look up the topics", lambda: self._topics.refresh(commit.left))
+            for recreated in self._recreated(commit).values():
+                raise recreated
         # A refused identity is final only if the member still has it and no newer one is on its
         # way: then the group has moved on without the member. In two cases another attempt is
         # right. The member's identity has changed since the request was built. Or the new identity
@@ -385,16 +389,6 @@ class Commits:
                 f"{node} left {silent[0]} out of its response to a commit of group {self._group!r}"
             )
         return codes
-
-    async def _refresh_topics(self, call: Call, commit: _Commit) -> None:
-        """Refresh the topics, because the coordinator does not know a topic or partition.
-
-        Raises an error if a retry cannot help: the partition does not exist, or the topic was
-        created again.
-        """
-        await call.step("look up the topics", lambda: self._topics.refresh(commit.left))
-        for failure in self._recreated(commit).values():
-            raise failure
 
     def _recreated(self, commit: _Commit) -> dict[TopicPartition, BrokerResponseError]:
         """Return the errors of partitions whose topic was deleted and recreated."""

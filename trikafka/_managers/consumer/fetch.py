@@ -119,7 +119,9 @@ class Fetcher:
         again = 0.0
         while True:
             self._update()
-            if not self._record_leaderless():
+            for partition, error in list(self._plan.leaderless.items()):
+                self._missing.add(partition, error)
+            if not self._plan.leaderless:
                 retry.reset()
             elif trio.current_time() >= again:
                 again = trio.current_time() + retry.delay()
@@ -129,12 +131,6 @@ class Fetcher:
             ):
                 self._watching = bool(self._plan.leaderless)
                 await self._wake.wait()
-
-    def _record_leaderless(self) -> bool:
-        """Record partitions without a leader in the assignment; return whether there are any."""
-        for partition, error in list(self._plan.leaderless.items()):
-            self._missing.add(partition, error)
-        return bool(self._plan.leaderless)
 
     async def _follow_metadata(self) -> None:
         """Wake the fetch tasks on each new snapshot.

@@ -221,7 +221,10 @@ class RebalanceListenerInvoker:
             )
         while True:
             if self._run is None:
-                self._raise_failure()
+                failed = self._failed
+                self._failed = None
+                if failed is not None:
+                    raise failed
                 if (posted := self._posted) is None:
                     return True
                 posted.taken = True
@@ -277,12 +280,6 @@ class RebalanceListenerInvoker:
             if posted.then is not None:
                 posted.then()
         posted.done.set()
-
-    def _raise_failure(self) -> None:
-        failed = self._failed
-        self._failed = None
-        if failed is not None:
-            raise failed
 
     async def invoke_now(
         self, change: Change, partitions: Sequence[TopicPartition], deadline: float

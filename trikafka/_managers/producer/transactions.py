@@ -163,7 +163,7 @@ class Transactions:
         """
 
         async def attempt(call: RunningCall) -> int:
-            while (last := self._last_pending()) is not None:
+            while self._begun is not None and (last := self._begun.pending) is not None:
                 if not last.done.is_set():
                     await self._await(call, last)
                 elif (
@@ -203,9 +203,6 @@ class Transactions:
         self._before = self._begun
         self._begun = Begun(number)
         return number
-
-    def _last_pending(self) -> PendingEndTxn | None:
-        return None if self._begun is None else self._begun.pending
 
     async def send_offsets(
         self,
