@@ -18,10 +18,10 @@ _HOMES = {
     "._api.admin.admin": ("Admin",),
     "._api.admin.configs": ("ConfigChange", "ConfigEntry", "ConfigResource"),
     "._api.admin.features": ("ClusterFeatures", "FeatureLevels"),
-    "._api.admin.fencing": ("FencedProducer",),
     "._api.admin.quorum": ("MetadataQuorum", "QuorumReplica", "VoterEndpoint"),
     "._api.admin.quotas": ("QuotaEntity", "QuotaFilter", "QuotaName"),
     "._api.admin.tokens": ("DelegationToken",),
+    "._api.admin.transactions": ("FencedProducer",),
     "._api.admin.users": ("ScramCredential", "ScramPassword", "ScramRemoval"),
     "._api.admin.log_dirs": (
         "LogDirDescription",

@@ -4,7 +4,6 @@ from ._api.admin.acls import AclBinding, AclFilter
 from ._api.admin.admin import Admin
 from ._api.admin.configs import ConfigChange, ConfigEntry, ConfigResource
 from ._api.admin.features import ClusterFeatures, FeatureLevels
-from ._api.admin.fencing import FencedProducer
 from ._api.admin.log_dirs import (
     LogDirDescription,
     ReplicaInfo,
@@ -24,6 +23,7 @@ from ._api.admin.streams_groups import (
 )
 from ._api.admin.tokens import DelegationToken
 from ._api.admin.topics import PartitionDescription, TopicDescription
+from ._api.admin.transactions import FencedProducer
 from ._api.admin.types import (
     ClusterDescription,
     CreatedTopic,

@@ -66,7 +66,7 @@ from trikafka.interfaces import (
     TopicInfo,
     TransactionManager,
 )
-from trikafka.testing.missing_messages import CLASSES
+from trikafka.testing.messages import MISSING as CLASSES
 from trikafka.types import UnsentRecord
 
 T = TypeVar("T")

@@ -6,21 +6,23 @@ import codecs
 import csv
 import io
 import json
+from array import array
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import accumulate, repeat
 from json.encoder import encode_basestring
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .._wire.column_rows import ColumnRows
+from .._wire.column_rows import BinaryColumn, ColumnRows
+from .._wire.columns import Columns
 from . import source
 from .record_lines import BadLineError, Line
 from .source import Block
 from .start import whole
-from .text_columns import rows_of
 
 #: Columns that are parts of a record by their names alone.
 PLACES = ("partition", "timestamp")
+_NONE = type(None)
 
 
 class Choice(NamedTuple):
@@ -220,7 +222,7 @@ class CsvBlocks:
             )
         except ValueError:
             return None
-        return rows_of(
+        return _rows_of(
             len(columns[0]),
             keys=texts("key"),
             values=values,
@@ -291,3 +293,94 @@ def _numbers(texts: Sequence[str]) -> list[int | None]:
     if (digits := "".join(texts)) and not (digits.isascii() and digits.isdigit()):
         raise ValueError("no number")
     return [int(text) if text else None for text in texts]
+
+
+def _rows_of(
+    count: int,
+    *,
+    keys: Sequence[str | None] | None,
+    values: Sequence[str | None] | None,
+    timestamps: Sequence[int | None] | None,
+    partitions: Sequence[int | None] | None,
+    with_partitions: bool,
+    partition: int | None,
+) -> ColumnRows | None:
+    """Return rows to write from the parts of their records; ``None`` stands for nulls alone.
+
+    ``partitions`` has the partition of each row, and decides if ``with_partitions``. ``partition``
+    is that of all rows.
+
+    Returns:
+        The rows; ``None`` if a part is neither text, a number in its range, nor null.
+    """
+    key_column = _text_column(keys)
+    value_column = _text_column(values)
+    times = _number_column("q", timestamps)
+    explicit = _number_column("i", partitions)
+    if key_column is None or value_column is None or times is None or explicit is None:
+        return None
+    columns = Columns(
+        count,
+        memoryview(array("q", range(count))),
+        memoryview(times or array("q", [-1]) * count),
+        memoryview(bytes(count)).cast("b"),
+        *(key_column or _nulls(count)),
+        *(value_column or _nulls(count)),
+    )
+    return ColumnRows(
+        columns,
+        keyed=bool(key_column),
+        timed=bool(times),
+        partition=partition,
+        explicit=memoryview(explicit) if explicit and with_partitions else None,
+    )
+
+
+def _number_column(form: str, numbers: Sequence[Any] | None) -> array[int] | None:
+    """Return numbers from 0, -1 for a null; empty without any; ``None``: one is out of range."""
+    if numbers is None:
+        return array(form)
+    if not set(map(type, numbers)) <= {int, _NONE}:
+        return None
+    try:
+        found = array(form, [-1 if number is None else number for number in numbers])
+    except OverflowError:
+        return None
+    given = (number for number in numbers if number is not None)
+    return found if min(given, default=0) >= 0 else None
+
+
+def _text_column(texts: Sequence[Any] | None) -> BinaryColumn | tuple[()] | None:
+    """Return texts as a column, ``()`` for a column of nulls; ``None``: one is not text."""
+    if texts is None:
+        return ()
+    try:
+        whole = "".join(texts)
+    except TypeError:
+        return _column_with_nulls(texts)
+    try:
+        if whole.isascii():  # then a text has as many bytes as letters
+            return _offsets(texts), whole.encode(), None
+        parts = [text.encode() for text in texts]
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return None
+    return _offsets(parts), b"".join(parts), None
+
+
+def _column_with_nulls(texts: Sequence[Any]) -> BinaryColumn | None:
+    if not set(map(type, texts)) <= {str, _NONE}:
+        return None
+    column = _text_column(["" if text is None else text for text in texts])
+    if not column:
+        return None
+    bits = "".join(["0" if text is None else "1" for text in texts])[::-1]
+    validity = int(bits, 2).to_bytes((len(texts) + 7) // 8, "little")
+    return column[0], column[1], validity
+
+
+def _offsets(parts: Sequence[str | bytes]) -> memoryview:
+    return memoryview(array("i", accumulate(map(len, parts), initial=0)))
+
+
+def _nulls(count: int) -> BinaryColumn:
+    return memoryview(bytes(4 * count + 4)).cast("i"), b"", bytes((count + 7) // 8)

@@ -3,7 +3,7 @@
 This module defines the APIs of the scripted cluster with their versions, and converts between bytes
 and messages. It knows nothing about their meaning. No code of trikafka's wire layer is used, since
 the scripted cluster is an independent judge of it. Only the schemas of messages that kafka-python
-lacks are shared (see missing_messages.py).
+lacks are shared.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_key import ApiKey
+from kafka.protocol.api_message import ApiMessage
 
 from .._kafka_python import writing_decoder
-from . import missing_messages
 
 #: A kafka-python message or a part of one. The classes are generated from JSON schemas and have no
 #: static types.
@@ -29,11 +29,50 @@ Api: TypeAlias = str | int
 
 Versions: TypeAlias = tuple[int, int]
 
+#: The APIs that kafka-python lacks, or has only in older versions.
+_MISSING = (
+    "ApiVersions",  # version 5, KIP-1242
+    "AlterShareGroupOffsets",  # KIP-932
+    "ConsumerGroupDescribe",  # KIP-848
+    "ConsumerGroupHeartbeat",  # KIP-848
+    "DeleteGroups",  # version 3
+    "DeleteShareGroupOffsets",  # KIP-932
+    "DescribeShareGroupOffsets",  # KIP-932
+    "GetTelemetrySubscriptions",  # KIP-714
+    "PushTelemetry",  # KIP-714
+    "CreateDelegationToken",  # KIP-48
+    "RenewDelegationToken",
+    "ExpireDelegationToken",
+    "DescribeDelegationToken",
+    "UnregisterBroker",  # KIP-631
+    "AddRaftVoter",  # KIP-853
+    "RemoveRaftVoter",
+    "UnregisterController",
+    "TxnOffsetCommit",  # version 6, KIP-1319
+    "ShareGroupDescribe",  # KIP-932
+    "StreamsGroupDescribe",  # KIP-1071
+    "ShareGroupHeartbeat",  # KIP-932
+    "ShareFetch",  # KIP-932
+    "ShareAcknowledge",  # KIP-932
+)
+
+
+def _make(name: str) -> Any:
+    # The header of this response has one form in all versions.
+    base: Any = metadata.ApiVersionsResponse if name == "ApiVersionsResponse" else ApiMessage
+    return type(base)(name, (base,), {"__module__": __name__}, load_json="trikafka._wire.schemas")
+
+
+#: Messages of these APIs, from the schemas of trikafka's wire code, as the modules of kafka-python
+#: have the others.
+MISSING: dict[str, Any] = {
+    name: _make(name) for api in _MISSING for name in (f"{api}Request", f"{api}Response")
+}
 _MODULES = (consumer, producer, metadata, admin, sasl)
 _NAMES = [
     (module, name) for module in _MODULES for name in module.__all__ if "Bytes" not in name
 ]  # names with "Bytes" are not messages
-_CLASSES = {name: getattr(module, name) for module, name in _NAMES} | missing_messages.CLASSES
+_CLASSES = {name: getattr(module, name) for module, name in _NAMES} | MISSING
 REQUESTS: dict[int, Any] = {
     cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Request")
 }
@@ -44,7 +83,7 @@ RESPONSES: dict[int, Any] = {
 #: The number of each API by its name.
 _NUMBERS: dict[str, int] = {str(key.name): int(key) for key in ApiKey} | {
     name.removesuffix("Request"): int(cls.API_KEY)
-    for name, cls in missing_messages.CLASSES.items()
+    for name, cls in MISSING.items()
     if name.endswith("Request")
 }
 _NAMES_OF = {number: name for name, number in _NUMBERS.items()}

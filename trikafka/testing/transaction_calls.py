@@ -10,11 +10,11 @@ from trikafka.error_codes import ErrorCode
 
 from .batches import BatchInfo, control_batch
 from .call import ScriptedCall
-from .group import CommittedOffset
+from .group import CommittedOffset, Group
 from .leaders import led
 from .messages import Message
+from .modern import ModernGroup, Refused
 from .state import Partition
-from .transaction_offsets import commit_refusal
 from .transactions import CoordinatorTransaction, CoordinatorTransactionState, Identity, Target
 
 _OFFSETS_TOPIC = "__consumer_offsets"
@@ -209,7 +209,7 @@ async def txn_offset_commit(call: ScriptedCall) -> Message:
         for part in item.partitions
         if topic is not None and topic.partition(part.partition_index) is not None
     }
-    code = commit_refusal(call, producer, admit) if known else 0
+    code = _commit_refusal(call, producer) if known else 0
     offsets: dict[tuple[str, int], CommittedOffset] = {}
     topics = []
     for item, topic, missing in found:
@@ -232,6 +232,51 @@ async def txn_offset_commit(call: ScriptedCall) -> Message:
     if offsets:
         call.groups.get_or_make(request.group_id).hold_offsets(*producer, offsets)
     return call.respond(topics=topics)
+
+
+def _commit_refusal(call: ScriptedCall, producer: Identity) -> int:
+    """Return the error code for a TxnOffsetCommit, or 0.
+
+    The transaction is checked first, the group's membership second.
+    """
+    request = call.request
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if call.state.coordinator_of(request.group_id) is not call.node:
+        return ErrorCode.NOT_COORDINATOR
+    group = call.groups.by_id.get(request.group_id)
+    holds = group is not None and group.holds_offsets(*producer)
+    if not holds and (code := admit(call, request.transactional_id, producer, request.group_id)):
+        return code
+    return _membership(call, group)
+
+
+def _membership(call: ScriptedCall, group: Group | None) -> int:
+    request = call.request
+    says = call.version >= 3
+    generation = request.generation_id_or_member_epoch if says else -1
+    member_id = request.member_id if says else ""
+    instance = request.group_instance_id if says else None
+    if group is None:
+        return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+    nameless = generation < 0 and not member_id and instance is None
+    if nameless or (generation < 0 and group.empty):
+        return ErrorCode.NONE
+    if group.modern is not None:
+        return _modern(group.modern, member_id, generation)
+    return group.check(member_id, instance, generation)
+
+
+def _modern(modern: ModernGroup, member_id: str, epoch: int) -> int:
+    try:
+        modern.check(member_id, epoch)
+    except Refused as refused:
+        return (
+            ErrorCode.ILLEGAL_GENERATION
+            if refused.code == ErrorCode.STALE_MEMBER_EPOCH
+            else refused.code
+        )
+    return ErrorCode.NONE
 
 
 # -- the calls of admins (KIP-664)

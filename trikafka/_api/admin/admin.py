@@ -61,7 +61,6 @@ from . import (
     acls,
     describing,
     features,
-    fencing,
     group_offsets,
     log_dirs,
     messages,
@@ -97,7 +96,6 @@ from .deleting import checked_limits, delete_groups, delete_records
 from .elections import Election, check_election, elect
 from .ending import TransactionEnd
 from .features import ClusterFeatures, Downgrade
-from .fencing import FencedProducer
 from .log_dirs import LogDirDescription, ReplicaLogDir, TopicPartitionReplica
 from .members import Removal
 from .quorum import MetadataQuorum, VoterEndpoint
@@ -116,7 +114,14 @@ from .topics import (
     read_deleted,
 )
 from .topics import describe as describe_topics
-from .transactions import Filters, HangingSearch, TransactionAbort, check_seconds, checked_producers
+from .transactions import (
+    FencedProducer,
+    Filters,
+    HangingSearch,
+    TransactionAbort,
+    check_seconds,
+    checked_producers,
+)
 from .types import (
     ClusterDescription,
     CreatedTopic,
@@ -2185,8 +2190,8 @@ class Admin(MeteredClient):
                 call,
                 kind,
                 [transactional_id],
-                partial(fencing.fence_request, timeout_ms=int(call.step_limit * 1000)),
-                lambda response, asked: fencing.read_fenced(response, transactional_id, parts),
+                partial(transactions.fence_request, timeout_ms=int(call.step_limit * 1000)),
+                lambda response, asked: transactions.read_fenced(response, transactional_id, parts),
                 refuse=parts.refuse,
             )
 
