@@ -149,7 +149,7 @@ class NewTopic:
         ):
             value = whole(value)
             object.__setattr__(self, name, value)
-            if not is_whole(value, 1) and (value != -1 or not is_whole(value, -1)):
+            if not is_whole(value, -1) or value == 0:
                 named = f"; a topic's name is a key: {{{value!r}: NewTopic(3)}}"
                 raise ConfigurationError(
                     f"{name} must be a whole number from 1, or -1 for the broker's default, not "
