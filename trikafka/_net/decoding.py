@@ -114,14 +114,11 @@ async def _free(parts: list[object]) -> None:
 
 async def _in_thread(work: Callable[[], T], *, collects: bool) -> T:
     def done() -> T:
-        with nullcontext() if collects or _may_not_pause() else _collector.kept_away():
+        pauses = not collects and os.environ.get("TRIKAFKA_PAUSE_GC") != "0"
+        with _collector.kept_away() if pauses else nullcontext():
             return work()
 
     return await trio.to_thread.run_sync(done, limiter=_limiter.get(), abandon_on_cancel=True)
-
-
-def _may_not_pause() -> bool:
-    return os.environ.get("TRIKAFKA_PAUSE_GC") == "0"
 
 
 class _Collector:

@@ -21,7 +21,8 @@ Assignor: TypeAlias = Callable[[Wishes, Mapping[str, Parts]], dict[str, Parts]]
 def uniform(wishes: Wishes, before: Mapping[str, Parts]) -> dict[str, Parts]:
     """Assign equal numbers; a member keeps its partitions unless another has too few."""
     chosen: dict[str, list[Part]] = {member: [] for member in wishes}
-    free = _all_parts(wishes)
+    counts = {topic: count for wanted in wishes.values() for topic, count in wanted.items()}
+    free = {(topic, index): None for topic, count in counts.items() for index in range(count)}
     for member, wanted in wishes.items():
         for part in sorted(before.get(member, frozenset()) & free.keys()):
             if part[0] in wanted:
@@ -63,11 +64,6 @@ def range_(wishes: Wishes, before: Mapping[str, Parts]) -> dict[str, Parts]:
             chosen[member] |= {(topic, index) for index in range(first, first + width)}
             first += width
     return {member: frozenset(parts) for member, parts in chosen.items()}
-
-
-def _all_parts(wishes: Wishes) -> dict[Part, None]:
-    counts = {topic: count for wanted in wishes.values() for topic, count in wanted.items()}
-    return {(topic, index): None for topic, count in counts.items() for index in range(count)}
 
 
 #: The assignors by name. The first one is the group's default.

@@ -33,7 +33,9 @@ async def fetch(call: ScriptedCall) -> Message:
     session, wanted, code = _session(call)
     if code:
         return call.respond(error_code=code, session_id=0, responses=[])
-    _learn_names(call, wanted)
+    for item in wanted.values():
+        topic, _ = call.state.find_topic(item.topic, item.topic_id)
+        item.name = topic.name if topic else item.name
     answers, urgent = _read(call, wanted)
     with trio.move_on_after(request.max_wait_ms / 1000):
         while (
@@ -71,12 +73,6 @@ def _session(
         sessions.close(session.session_id)
         return None, {}, 0
     return session, session.wanted, 0
-
-
-def _learn_names(call: ScriptedCall, wanted: Mapping[PartKey, SessionPartition]) -> None:
-    for item in wanted.values():
-        topic, _ = call.state.find_topic(item.topic, item.topic_id)
-        item.name = topic.name if topic else item.name
 
 
 def _included(

@@ -390,14 +390,11 @@ class ModernGroup:
             member.revoking = given_up
             member.revoke_until = trio.current_time() + member.rebalance_timeout
             return
-        held = self._held_by_others(member)
+        others = [other for other in self.members.values() if other is not member]
+        held = {part for other in others for part in other.assigned | other.revoking}
         member.state = ModernMemberState.UNRELEASED if target & held else ModernMemberState.STABLE
         member.assigned = kept | (target - held)
         member.enter(self.assignment_epoch)
-
-    def _held_by_others(self, member: ModernMember) -> set[Part]:
-        others = [other for other in self.members.values() if other is not member]
-        return {part for other in others for part in other.assigned | other.revoking}
 
 
 def check_regex(regex: str) -> None:

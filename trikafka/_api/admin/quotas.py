@@ -142,7 +142,9 @@ def checked_changes(changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -
         for name, value in values.items():
             if not is_name(name):
                 raise ConfigurationError(f"the name of a quota is a text, not {name!r}")
-            if value is not None and not _is_limit(plain_number(value)):
+            number = plain_number(value)
+            # Above the largest float, a whole number is still less than infinity.
+            if value is not None and not (is_number(number) and 0 < number <= sys.float_info.max):
                 raise ConfigurationError(
                     f"the quota {name} of {entity} must be a number above 0, or None to remove "
                     f"it, not {value!r}"
@@ -151,11 +153,6 @@ def checked_changes(changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -
         entity: {plain_text(name): plain_number(value) for name, value in values.items()}
         for entity, values in changes.items()
     }
-
-
-def _is_limit(value: object) -> bool:
-    # Above the largest float, a whole number is still less than infinity.
-    return is_number(value) and 0 < value <= sys.float_info.max
 
 
 def checked_filter(given: QuotaFilter | None) -> QuotaFilter:
