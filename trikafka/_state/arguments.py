@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 from .._wire import _format
 from .._wire.columns import RecordBatch
