@@ -90,6 +90,56 @@ async def test_unauthorized_wins_over_leaderless(
         assert trio.current_time() < 2
 
 
+@pytest.mark.parametrize("asked", ["later", "together"])
+async def test_look_up_waits_for_no_silent_leader(autojump_clock: Clock, asked: str) -> None:
+    """Another position is found at once, and tried again, while the first leader is frozen."""
+    async with cluster_of(2, records=1, nodes=3) as cluster, consumer_of(cluster) as consumer:
+        cluster.move_leader("t", 0, 1)
+        cluster.move_leader("t", 1, 2)
+        await consumer.partitions_for("t")
+        cluster.freeze(1)
+        if asked == "later":
+            consumer.assign([T0])
+            await trio.sleep(1)
+        cluster.fail("ListOffsets", ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, node=2)
+        consumer.assign([T0, T1])
+        with trio.fail_after(2):
+            assert (await consumer.receive()).partition == 1
+
+
+async def test_reset_waits_for_no_silent_coordinator(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(2, records=1, nodes=2) as cluster,
+        consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer,
+    ):
+        cluster.move_coordinator(1)
+        cluster.move_leader("t", 0, 0)
+        cluster.move_leader("t", 1, 0)
+        await consumer.partitions_for("t")
+        cluster.freeze(1)
+        consumer.assign([T0, T1])
+        await trio.sleep(1)
+        consumer.seek_to_beginning([T1])
+        with trio.fail_after(2):
+            assert (await consumer.receive()).partition == 1
+
+
+async def test_refused_position_is_not_asked_for_at_each_receive(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(2, nodes=1) as cluster,
+        consumer_of(cluster, group_id="g", auto_offset_reset="none") as consumer,
+    ):
+        consumer.assign([T0, T1])
+        until = trio.current_time() + 20
+        errors = 0
+        while trio.current_time() < until:
+            with pytest.raises(NoOffsetForPartitionError):
+                await consumer.receive()
+            errors += 1
+        assert errors >= 20
+        assert len(cluster.requests("OffsetFetch")) <= 30
+
+
 async def test_incomplete_offset_fetch_is_retried(
     autojump_clock: Clock,
 ) -> None:

@@ -117,6 +117,27 @@ async def test_validation_is_retried(autojump_clock: Clock) -> None:
         assert len(cluster.requests("OffsetForLeaderEpoch")) == 6
 
 
+@pytest.mark.parametrize("moved", ["later", "together"])
+async def test_validation_waits_for_no_silent_leader(autojump_clock: Clock, moved: str) -> None:
+    """Another partition is validated at once, and tried again, while the first leader is frozen."""
+    async with cluster_of(2, nodes=3) as cluster, consumer_of(cluster) as consumer:
+        write(cluster, 1, 0)
+        write(cluster, 1, 1)
+        consumer.assign([T0, T1])
+        assert len(await values(consumer, 2)) == 2
+        cluster.freeze(1)
+        cluster.move_leader("t", 0, 1)
+        if moved == "later":
+            with trio.move_on_after(2):
+                await consumer.receive()
+            assert cluster.requests("OffsetForLeaderEpoch")
+        cluster.fail("OffsetForLeaderEpoch", ErrorCode.UNKNOWN_LEADER_EPOCH, 1, node=2)
+        cluster.move_leader("t", 1, 2)
+        write(cluster, 1, 1, name="new ")
+        with trio.fail_after(3):
+            assert await values(consumer, 1) == [b"new 0"]
+
+
 async def test_old_broker_skips_validation(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=2) as cluster:
         cluster.offer("OffsetForLeaderEpoch", None)

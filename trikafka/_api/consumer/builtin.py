@@ -81,6 +81,7 @@ class ConsumerBuiltin(Builtin):
             client.manager("offsets"),
             commits,
             core.signals.locate,
+            client.start_soon,
         )
 
     @staticmethod

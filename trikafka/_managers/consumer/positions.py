@@ -7,9 +7,10 @@ is none, ``auto_offset_reset``. A seek by the user in the meantime takes precede
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -20,6 +21,7 @@ from ..._net.gather import all_of
 from ..._net.reasons import WaitContext, adopt, failed
 from ..._net.retry import Retry
 from ..._net.signal import Signal
+from ..._net.singleflight import StartSoon
 from ..._state.consumer.assignment import AssignedPartition, Assignment
 from ..._state.consumer.subscription import Subscription
 from ..._wire.messages import PORTION, portions
@@ -71,8 +73,10 @@ class Positions:
         offsets: OffsetsManager,
         commits: CommitManager | None,
         unlocated: Signal,
+        start_soon: StartSoon,
     ) -> None:
         self._config = config
+        self._start_soon = start_soon
         self._assignment = assignment
         self._metadata = metadata
         self._missing = MissingPartitions(metadata, subscription, assignment)
@@ -81,6 +85,12 @@ class Positions:
         self._commits = commits
         self._wake = unlocated  # a partition needs a position
         self._reason = WaitContext()  # why positions are not known yet
+        # The partitions that are asked for now, each with what its attempt asks for.
+        self._under_way: dict[AssignedPartition, _Asked] = {}
+        # The partitions whose last attempt has failed, with its tickets.
+        self._failed: dict[AssignedPartition, int] = {}
+        self._retry = Retry(config)
+        self._retry_at = 0.0  # when the failed partitions are due again
 
     @property
     def last_error(self) -> TrikafkaError | None:
@@ -91,69 +101,103 @@ class Positions:
         error = self._reason.error()
         return error if isinstance(error, TrikafkaError) else None
 
+    # One look-up must not wait for another one's broker. That may be silent for half a minute, and
+    # then the other partitions would stand still behind it. So every partition that needs a
+    # position is asked for at once, in a new attempt beside those under way. A failed partition
+    # leaves its attempt as soon as its own broker has answered. It waits for the common back-off,
+    # and then one attempt asks for all that have failed.
     async def run(self) -> None:
         """Find positions until cancelled; retry a failed look-up after a wait."""
         adopt(self._reason)
-        retry = Retry(self._config)
-        # True if the last attempt failed partitions permanently. The next receive raises their
-        # errors, and then they need positions again.
-        refused = False
         while True:
-            if not (
-                unlocated := {
-                    partition: partition.ticket for partition in self._assignment.unlocated
-                }
-            ):
-                if not refused:
-                    retry.reset()
-                # Perhaps the user has called seek(), or the partitions are gone. Then no successful
-                # look-up would clear the reason.
-                self._reason.clear()
+            if due := self._due():
+                self._under_way |= dict.fromkeys(due, due)
+                self._start_soon(self._attempt, due)
+            with trio.move_on_at(self._next_retry()):
                 await self._wake.wait()
-                continue
-            failures = _AttemptFailures()
-            await self._resolve(unlocated, failures)
-            if not failures.errors:
+
+    def _due(self) -> dict[AssignedPartition, int]:
+        """Return the partitions to ask for now, with their tickets."""
+        unlocated = self._assignment.unlocated
+        # A seek by the user, or the loss of the partition, ends its failure.
+        self._failed = {
+            partition: ticket
+            for partition, ticket in self._failed.items()
+            if _needs_position(partition, ticket)
+        }
+        if not self._under_way and not self._failed:
+            self._retry.reset()
+            if not unlocated:
                 self._reason.clear()
-            for error in failures.errors:
-                self._handle_error(error)
-            left = [
-                p
-                for p, ticket in unlocated.items()
-                if p.accepts(ticket) and p in self._assignment.unlocated
-            ]
-            for portion in portions(left):
-                if portion[0] is not left[0]:
-                    await trio.lowlevel.checkpoint()
-                for partition in portion:
-                    if partition not in self._assignment.unlocated:
-                        continue  # located or gone meanwhile
-                    failure = failures.of(partition.tp)
-                    if failure is not None and not (failure.retriable or is_unexplained(failure)):
-                        partition.failed(again(failure))
-                    else:
-                        self._missing.leader(partition)
-            refused = any(partition.error is not None for partition in left)
-            if refused:
-                # A program may receive again at once after each error. That must not cause a
-                # request each time.
-                with trio.move_on_after(retry.delay()):
-                    while not self._others(unlocated):
-                        await self._wake.wait()
-            elif left:
-                with trio.move_on_after(retry.delay()):
-                    await self._wake.wait()
-            else:
-                retry.reset()
+        waits = trio.current_time() < self._retry_at
+        due = {
+            partition: partition.ticket
+            for partition in unlocated
+            if self._under_way.get(partition, {}).get(partition) != partition.ticket
+            and not (waits and self._failed.get(partition) == partition.ticket)
+        }
+        for partition in due:
+            self._failed.pop(partition, None)
+        return due
 
-    def _others(self, asked: _Asked) -> bool:
-        """Return whether a partition needs a position for another reason than those in ``asked``.
+    def _next_retry(self) -> float:
+        """Return when a failed partition is due again (``math.inf``: there is none)."""
+        unlocated = self._assignment.unlocated
+        waits = any(partition in unlocated for partition in self._failed)
+        return self._retry_at if waits else math.inf
 
-        Either the partition is new, or its position was reset again.
-        """
-        return any(p not in asked or not p.accepts(asked[p]) for p in self._assignment.unlocated)
+    async def _attempt(self, asked: _Asked) -> None:
+        """Make one attempt for these partitions."""
+        failures = _AttemptFailures()
+        try:
+            await self._resolve(asked, failures)
+            await self._end(list(asked), asked, failures)
+            if not failures.errors and not self._failed and not self._under_way:
+                self._reason.clear()
+        finally:
+            self._forget(asked, asked)
 
-    def _handle_error(self, error: TrikafkaError) -> None:
+    async def _end(
+        self, partitions: list[AssignedPartition], asked: _Asked, failures: _AttemptFailures
+    ) -> None:
+        """End the attempt for these partitions, which are some of ``asked``."""
+        left = [
+            partition
+            for partition in partitions
+            if self._under_way.get(partition) is asked
+            and _needs_position(partition, asked[partition])
+        ]
+        for portion in portions(left):
+            if portion[0] is not left[0]:
+                await trio.lowlevel.checkpoint()
+            for partition in portion:
+                if partition not in self._assignment.unlocated:
+                    continue  # located, gone or refused meanwhile
+                failure = failures.of(partition.tp)
+                if failure is not None and not (failure.retriable or is_unexplained(failure)):
+                    partition.failed(again(failure))
+                else:
+                    self._missing.leader(partition)
+        if left:
+            self._failed |= {partition: asked[partition] for partition in left}
+            # A program may receive again at once after each error. That must not cause a request
+            # each time.
+            if (now := trio.current_time()) >= self._retry_at:
+                self._retry_at = now + self._retry.delay()
+        self._forget(partitions, asked)
+        self._wake.notify()
+
+    def _forget(self, partitions: Iterable[AssignedPartition], asked: _Asked) -> None:
+        """Record that the attempt for these partitions is over."""
+        for partition in partitions:
+            if self._under_way.get(partition) is asked:
+                del self._under_way[partition]
+
+    def _record(
+        self, error: TrikafkaError, failures: _AttemptFailures, asked: Collection[TopicPartition]
+    ) -> None:
+        """Record an error of an attempt, and have its cause looked into."""
+        failures.add(error, asked)
         if error.refresh_metadata:
             self._metadata.request_update()
         if self._commits is not None:
@@ -162,10 +206,9 @@ class Positions:
         _log.debug("positions could not be resolved: %s", error)
 
     async def _resolve(self, unlocated: _Asked, failures: _AttemptFailures) -> None:
-        """Make one attempt, and record its errors in ``failures``.
+        """Look up these positions, and record the errors in ``failures``.
 
-        All look-ups run at the same time. So a reset by the user does not wait for the coordinator,
-        and no partition waits for another one's leader, which may be silent for long.
+        All look-ups run at the same time. So a reset by the user does not wait for the coordinator.
         """
         call = RunningCall(
             "positions", self._config.default_api_timeout, self._config.request_timeout
@@ -191,9 +234,11 @@ class Positions:
             try:
                 without = await self._from_commits(call, fresh, unlocated)
             except TrikafkaError as error:
-                failures.add(error, [partition.tp for partition in fresh])
+                self._record(error, failures, [partition.tp for partition in fresh])
                 # The response had offsets of other partitions, too, but they are lost with the
                 # error. So request them again without the failed partitions.
+                refused = [partition for partition in fresh if failures.of(partition.tp)]
+                await self._end(refused, unlocated, failures)
                 fresh = [partition for partition in fresh if failures.of(partition.tp) is None]
             else:
                 await self._reset(
@@ -228,7 +273,8 @@ class Positions:
             try:
                 await self._from_log(call, wanted, asked)
             except TrikafkaError as error:
-                failures.add(error, list(wanted))
+                self._record(error, failures, list(wanted))
+            await self._end([asked[tp][0] for tp in wanted], unlocated, failures)
 
         await all_of([partial(look_up, wanted) for wanted in by_leader.values()])
 
@@ -330,6 +376,11 @@ class Positions:
         if fits:
             partition.located(offset, leader_epoch)
         return fits
+
+
+def _needs_position(partition: AssignedPartition, ticket: int) -> bool:
+    """Return whether the partition still needs the position that was asked for."""
+    return partition.accepts(ticket) and partition.owned and partition.position is None
 
 
 def _where(reset: OffsetSpec | OffsetReset) -> int:

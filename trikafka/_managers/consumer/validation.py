@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from functools import partial
 
 import trio
 from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
 
 from ..._net.brokers import Brokers
 from ..._net.deadlines import within
-from ..._net.gather import all_of
 from ..._net.retry import Retry
 from ..._net.singleflight import StartSoon
 from ..._state.consumer.assignment import AssignedPartition, Assignment
@@ -51,55 +49,78 @@ class PositionValidator:
         self._assignment = assignment
         self._missing = missing
         self._resets = resets
-        self._running = False
-        self.last_error: TrikafkaError | None = None  # the error of the last attempt, if it failed
+        # The partitions that are asked for now, with the tickets of the question.
+        self._under_way: _Asked = {}
+        self._errors: dict[Node | None, TrikafkaError] = {}  # of the last attempts, by leader
+
+    @property
+    def last_error(self) -> TrikafkaError | None:
+        """The error of the last attempt at a leader, if one failed."""
+        return next(iter(self._errors.values()), None)
 
     def start(self, start_soon: StartSoon) -> None:
-        """Start the task, unless it runs."""
-        if not self._running:
-            self._running = True
-            start_soon(self._run)
+        """Validate the positions that no task validates yet."""
+        new = {
+            partition: partition.ticket
+            for partition in self._assignment.unvalidated
+            if self._under_way.get(partition) != partition.ticket
+        }
+        if new:
+            self._under_way |= new
+            start_soon(self._run, start_soon, new)
 
-    async def _run(self) -> None:
-        """Validate until nothing is left.
+    # Each leader is asked by a task of its own. A leader may be silent for half a minute, and the
+    # positions in other logs must not wait for it, neither for a first attempt nor for another.
+    async def _run(self, start_soon: StartSoon, mine: _Asked) -> None:
+        """Validate these positions until none is left.
 
         A leader that does not respond is asked again after a wait, and looked up again.
         """
-        try:
-            await self._validate()
-        finally:
-            self._running = False
-
-    async def _validate(self) -> None:
         retry = Retry(self._config)
-        while self._assignment.unvalidated:
-            if await self._attempt():
-                retry.reset()
-                await trio.lowlevel.checkpoint()
-            else:
-                self._metadata.request_update()
-                await retry.wait()
+        try:
+            while by_leader := self._by_leader(mine):
+                (node, asked), *others = by_leader.items()
+                for _, theirs in others:
+                    for partition in theirs:
+                        del mine[partition]
+                    start_soon(self._run, start_soon, theirs)
+                if await self._attempt(node, asked):
+                    retry.reset()
+                    await trio.lowlevel.checkpoint()
+                else:
+                    self._metadata.request_update()
+                    await retry.wait()
+        finally:
+            for partition, ticket in mine.items():
+                if self._under_way.get(partition) == ticket:
+                    del self._under_way[partition]
+            if not self._under_way:
+                self._errors.clear()
 
-    async def _attempt(self) -> bool:
-        """Ask the leaders once; return whether all partitions were answered without an error."""
-        by_leader: dict[Node, _Asked] = defaultdict(dict)
-        complete = True
-        for partition in list(self._assignment.unvalidated):
+    def _by_leader(self, mine: _Asked) -> dict[Node | None, _Asked]:
+        """Return what is left to validate by leader; ``None``: no leader is known."""
+        by_leader: dict[Node | None, _Asked] = defaultdict(dict)
+        for partition, ticket in mine.items():
+            if partition not in self._assignment.unvalidated or not partition.accepts(ticket):
+                continue
             if partition.position is None or partition.leader_epoch is None:
                 partition.validated()  # nothing is known that could be checked
                 continue
-            if (node := self._missing.leader(partition)) is not None:
-                by_leader[node][partition] = partition.ticket
-            else:
-                complete = False
+            by_leader[self._missing.leader(partition)][partition] = ticket
+        return by_leader
+
+    async def _attempt(self, node: Node | None, asked: _Asked) -> bool:
+        """Ask a leader once; return whether all partitions were answered without an error."""
+        if node is None:
+            return False
         try:
-            await all_of(partial(self._ask, node, asked) for node, asked in by_leader.items())
+            await self._ask(node, asked)
         except TrikafkaError as error:
             _log.debug("positions could not be validated: %s", error)
-            self.last_error = error
+            self._errors[node] = error
             return False
-        self.last_error = None
-        return complete
+        self._errors.pop(node, None)
+        return True
 
     async def _ask(self, node: Node, asked: _Asked) -> None:
         """Ask one leader.

@@ -261,6 +261,8 @@ class AssignedPartition:
         if self.state in LOCATING:
             self._to(_S.AWAITING_POSITION)
         self._update()
+        # It may have needed a position before, by another rule.
+        self._table.wake.locate()
 
     def request_position(self) -> None:
         """Look up the position even before the listeners have run, since a caller waits for it."""
