@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import cluster_of, consumer_of
+from consuming import T0, T1, cluster_of, consumer_of
 from trio.testing import MockClock as Clock
 
-from trikafka import MemoryBudget, TopicPartition
+from trikafka import MemoryBudget, PartitionStream, TopicPartition
 from trikafka._api.consumer.consumer import Consumer
 from trikafka.testing import ScriptedCluster
 
@@ -209,3 +209,46 @@ async def test_paused_streams_delay_no_other(autojump_clock: Clock) -> None:
             for stream in streams[1:]:
                 assert [(await stream.receive()).offset for _ in range(EACH)] == [0, 1, 2]
         assert most.bytes <= 1.25 * BOUND
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["receive", "streams"])
+@pytest.mark.parametrize("how", ["frozen", "slow"])
+async def test_small_buffer_waits_for_no_silent_broker(
+    autojump_clock: Clock, how: str, streams: bool
+) -> None:
+    """A silent broker's fetch keeps the room of one batch for a few seconds, not until it ends."""
+    async with (
+        cluster_of(2, nodes=3) as cluster,
+        consumer_of(cluster, fetch_buffer_bytes=1000) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        cluster.move_leader("t", 0, 1)
+        cluster.move_leader("t", 1, 2)
+        for number in (0, 1):
+            cluster.append("t", number, [b"x" * 1500])
+        consumer.assign([T0, T1])
+        assert len([await consumer.receive() for _ in range(2)]) == 2
+        if how == "frozen":
+            cluster.freeze(1)
+        else:
+            cluster.delay("Fetch", 25, node=1)
+        arrived = []
+
+        async def read(stream: PartitionStream[Any, Any]) -> None:
+            async for record in stream:
+                arrived.append(record.offset)
+
+        async def read_all() -> None:
+            if streams:
+                async for stream in consumer.partitions():
+                    nursery.start_soon(read, stream)
+            while True:
+                arrived.append((await consumer.receive()).offset)
+
+        nursery.start_soon(read_all)
+        for _ in range(10):
+            await trio.sleep(1)
+            cluster.append("t", 1, [b"y" * 1500])
+        await trio.sleep(2)
+        assert arrived == list(range(1, 11))
+        nursery.cancel_scope.cancel()

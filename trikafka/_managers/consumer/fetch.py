@@ -144,7 +144,10 @@ class Fetcher:
             self._wake.notify()
 
     def _silent(self, node: Node) -> None:
-        """Fetch the partitions of a silent follower from their leaders instead."""
+        """Do without a silent broker.
+
+        The partitions of a silent follower are fetched from their leaders.
+        """
         # A partition is fetched from its leader, or from the follower that the leader prefers
         # (KIP-392). A silent follower must not stop the partition: the leader is there, and the
         # plan goes back to it at once. `unreachable` also ignores preferred replicas for
@@ -155,6 +158,8 @@ class Fetcher:
             self._plan.unreachable(
                 node.node_id, trio.current_time() + self._config.metadata_max_age_ms / 1000
             )
+            # In a small buffer the other brokers wait until this fetch has brought its bytes.
+            self._buffer.fetch_overdue(node.node_id)
             self._wake.notify()
 
     def _update(self, mine: int | None = None) -> None:

@@ -315,6 +315,10 @@ class FetchBuffer:
         if self._fetcher_idle:
             self._wake.fetch()
 
+    def fetch_overdue(self, node: int) -> None:
+        """Keep no room any more for the fetch under way from a broker, which is silent."""
+        self._coming.pop(node, None)
+
     def await_room(self, partition: AssignedPartition, share: int) -> None:
         """Call the partition's ``has_room`` once fewer than ``share`` bytes of it are buffered."""
         self._full[partition] = share
