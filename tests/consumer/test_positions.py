@@ -124,6 +124,26 @@ async def test_reset_waits_for_no_silent_coordinator(autojump_clock: Clock) -> N
             assert (await consumer.receive()).partition == 1
 
 
+@pytest.mark.parametrize("how", ["reset", "assign"])
+async def test_resets_in_a_loop_pile_up_no_requests(autojump_clock: Clock, how: str) -> None:
+    """Also while the leader is silent; once it answers, the last reset counts."""
+    async with cluster_of(2, records=1, nodes=2) as cluster, consumer_of(cluster) as consumer:
+        cluster.move_leader("t", 0, 1)
+        await consumer.partitions_for("t")
+        consumer.assign([T0])
+        cluster.freeze(1)
+        for _ in range(100):
+            if how == "assign":
+                consumer.assign([])
+                consumer.assign([T0])
+            consumer.seek_to_beginning([T0])
+            await trio.sleep(0.01)
+        assert len(cluster.requests("ListOffsets")) <= 2
+        cluster.thaw(1)
+        with trio.fail_after(5):
+            assert (await consumer.receive()).offset == 0
+
+
 async def test_refused_position_is_not_asked_for_at_each_receive(autojump_clock: Clock) -> None:
     async with (
         cluster_of(2, nodes=1) as cluster,

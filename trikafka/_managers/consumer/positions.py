@@ -37,6 +37,9 @@ from .missing import MissingPartitions
 
 _log = logging.getLogger("trikafka.positions")
 _Asked = Mapping[AssignedPartition, int]
+#: Attempts for one partition at a time: a reset by the user need not wait for the look-up before
+#: it, but resets or assignments in a loop must not pile up requests to a silent broker.
+_ATTEMPTS = 2
 
 
 class _AttemptFailures:
@@ -87,6 +90,9 @@ class Positions:
         self._reason = WaitContext()  # why positions are not known yet
         # The partitions that are asked for now, each with what its attempt asks for.
         self._under_way: dict[AssignedPartition, _Asked] = {}
+        # By partition, all attempts that wait for an answer, also those that a seek, a reset or an
+        # assignment has superseded; no more than _ATTEMPTS.
+        self._attempts: dict[TopicPartition, list[_Asked]] = {}
         # The partitions whose last attempt has failed, with its tickets.
         self._failed: dict[AssignedPartition, int] = {}
         self._retry = Retry(config)
@@ -112,6 +118,8 @@ class Positions:
         while True:
             if due := self._due():
                 self._under_way |= dict.fromkeys(due, due)
+                for partition in due:
+                    self._attempts.setdefault(partition.tp, []).append(due)
                 self._start_soon(self._attempt, due)
             with trio.move_on_at(self._next_retry()):
                 await self._wake.wait()
@@ -134,6 +142,7 @@ class Positions:
             partition: partition.ticket
             for partition in unlocated
             if self._under_way.get(partition, {}).get(partition) != partition.ticket
+            and len(self._attempts.get(partition.tp, ())) < _ATTEMPTS
             and not (waits and self._failed.get(partition) == partition.ticket)
         }
         for partition in due:
@@ -192,6 +201,9 @@ class Positions:
         for partition in partitions:
             if self._under_way.get(partition) is asked:
                 del self._under_way[partition]
+            left = [each for each in self._attempts.pop(partition.tp, ()) if each is not asked]
+            if left:
+                self._attempts[partition.tp] = left
 
     def _record(
         self, error: TrikafkaError, failures: _AttemptFailures, asked: Collection[TopicPartition]
