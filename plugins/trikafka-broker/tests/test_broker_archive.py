@@ -126,6 +126,10 @@ def test_failed_archive_is_tried_three_times(place: Place, failure: str) -> None
     assert calls == 3
     (name,) = place.left()
     assert name.endswith(".attempts")
+    notes = place.libs.parent / name
+    yesterday = notes.stat().st_mtime - 90_000
+    os.utime(notes, (yesterday, yesterday))
+    assert place.prepare() is not None
 
 
 def test_read_only_cache_is_used(place: Place) -> None:

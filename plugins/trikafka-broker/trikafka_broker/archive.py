@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,9 @@ from .java import version_text
 
 #: Free bytes that the disk must have. An archive has about 50 MB.
 _ROOM = 500_000_000
-#: Failed attempts to write an archive after which no further one is made.
-_ATTEMPTS = 3
+#: Failed attempts to write an archive after which no further one is made for some time (seconds): a
+#: machine that was too busy for it may not be so tomorrow.
+_ATTEMPTS, _PAUSE = 3, 86_400
 _FILE, _HASH = "classes.jsa", "classes.sha256"
 _WRITE = "-XX:ArchiveClassesAtExit="
 _USE = "-XX:SharedArchiveFile="
@@ -71,8 +73,8 @@ def prepare(
     """Return the archive of these jars for this Java; write it if there is none.
 
     Return None if there is no archive: another process is writing it, the disk cannot be written or
-    is nearly full, three attempts have failed, or the Java is OpenJ9. A cancelled call leaves no
-    part of an archive behind.
+    is nearly full, three attempts have failed within a day, or the Java is OpenJ9. A cancelled call
+    leaves no part of an archive behind.
 
     Args:
         java: The Java executable.
@@ -161,6 +163,9 @@ def _attempt(path: Path) -> Iterator[bool]:
         if not locked:
             yield False
             return
+        notes = os.fstat(file.fileno())
+        if notes.st_size >= _ATTEMPTS and time.time() - notes.st_mtime > _PAUSE:
+            file.truncate(0)
         disk = os.statvfs(path)
         allowed = (
             os.fstat(file.fileno()).st_size < _ATTEMPTS and disk.f_bavail * disk.f_frsize > _ROOM
