@@ -252,6 +252,7 @@ def test_signals_are_notified_by_their_owners() -> None:
         "_managers/share/fetch.py",  # its own, and: there is something to deliver
         "_managers/share/membership.py",  # an error that each receive has to raise
         "_net/refusals.py",  # its own: an attempt to authenticate ended
+        "_managers/consumer/positions.py",  # an attempt of its own ended: look again what is due
         "_managers/consumer/fetch.py",  # its own, and: the metadata changed, so others may be fetchable
     }
     callers = {
