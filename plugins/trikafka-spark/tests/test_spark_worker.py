@@ -10,6 +10,7 @@ from itertools import chain, repeat
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
+from trikafka_spark import stream_reader
 from trikafka_spark.read_options import read_options
 from trikafka_spark.source import TrikafkaReader
 from trikafka_spark.stream_reader import TrikafkaStreamReader
@@ -65,3 +66,29 @@ def test_available_now_believes_no_low_end(
     start = {"t": {"0": 9}}
     for _ in range(2):
         assert reader.latestOffset(start, ReadAllAvailable()) == {"t": {"0": end}}
+
+
+def test_idle_stream_looks_no_more_often_than_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that found something is followed by the next one at once, a slow idle one later."""
+    now = 100.0
+    looks: list[float] = []
+    found = iter([(9, 0.002), (9, 0.1), (9, 0.002), (12, 0.002), (12, 0.002)])
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(stream_reader.time, "monotonic", lambda: now)
+    monkeypatch.setattr(stream_reader.time, "sleep", sleep)
+    reader = TrikafkaStreamReader(read_options(_GIVEN, streaming=True), StructType())
+
+    def look(known: object) -> dict[TopicPartition, int]:
+        looks.append(now)
+        end, seconds = next(found)
+        sleep(seconds)
+        return {TopicPartition("t", 0): end}
+
+    monkeypatch.setattr(reader, "_look", look)
+    for _ in range(5):
+        reader.latestOffset({"t": {"0": 9}}, ReadAllAvailable())
+    assert [round(at - 100, 3) for at in looks] == [0, 0.05, 0.45, 0.5, 0.502]

@@ -37,6 +37,7 @@ One reader plans, in a process that lives as long as the query. Copies of it rea
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Offsets = dict[TopicPartition, int]
+#: While nothing is new, the ends are looked up no more often than once in so many seconds, and for
+#: no more than this share of the time.
+_IDLE, _IDLE_SHARE = 0.05, 0.25
 #: How often, and how many seconds apart, the end of a log is looked up that seems to go back.
 _LOOKS, _BETWEEN_LOOKS = 5, 0.2
 _log = logging.getLogger("trikafka.spark")
@@ -98,6 +102,8 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
         self._target: Offsets | None = None
         self._planning = False
         self._committed: Offsets | None = None
+        #: When the ends may be looked up again (monotonic clock, seconds); in the past: at once.
+        self._next_look = -math.inf
 
     # --- in the process that plans ---
 
@@ -121,8 +127,20 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
         """Fix the end of the query: from here on it reads nothing newer than the log has now."""
         self._target = self._look({})
 
+    # With the default trigger Spark asks again 10 ms after an answer without news. A look at many
+    # partitions takes longer than that, and an idle stream would use a processor all the time. So
+    # the next look waits. A look that finds something is followed by the next one at once.
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or ``start`` itself if there is nothing to read."""
+        time.sleep(max(0.0, self._next_look - time.monotonic()))
+        began = time.monotonic()
+        end = self._end_of_batch(start, limit)
+        if end is start and self._target is None:
+            took = time.monotonic() - began
+            self._next_look = began + max(_IDLE, took / _IDLE_SHARE)
+        return end
+
+    def _end_of_batch(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         starts = from_json(start)
         first = not self._planning
         self._planning = True
