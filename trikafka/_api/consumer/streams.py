@@ -376,7 +376,7 @@ class Streams:
         offset: int | OffsetAndMetadata | None,
         timeout: float | None,
     ) -> None:
-        """Commit ``offset``, or by default the position that a stream's handler has processed.
+        """Commit ``offset``, or by default the position after all that the stream delivered.
 
         Raises :exc:`PartitionNotOwnedError` if the partition is not assigned any more, and as
         ``Consumer.commit``.
