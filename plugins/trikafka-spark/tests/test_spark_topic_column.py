@@ -35,11 +35,30 @@ async def test_topics_do_not_wait_for_each_other(autojump_clock: object) -> None
     assert trio.current_time() - began == pytest.approx(1)
 
 
+async def test_failed_topic_is_the_last_one(autojump_clock: object) -> None:
+    """Of a thousand topics that time out, only those that were begun together cost time."""
+    begun: list[str] = []
+
+    class Producer:
+        async def send_arrow(self, topic: str, table: Any, **columns: str) -> None:
+            begun.append(topic)
+            await trio.sleep(60)
+            raise ValueError(f"no {topic}")
+
+    began = trio.current_time()
+    topics = [(f"t{number}", TABLE) for number in range(1000)]
+    with pytest.raises(ValueError, match=r"^no t"):
+        await _send(Producer(), Tables(), topics)  # type: ignore[arg-type]
+    assert trio.current_time() - began == pytest.approx(60)
+    assert len(begun) < 100
+
+
 async def test_error_of_a_topic_keeps_the_others(autojump_clock: object) -> None:
     """The task fails with one error, which has the others as notes, and never with a group."""
 
     class Producer:
         async def send_arrow(self, topic: str, table: Any, **columns: str) -> None:
+            await trio.sleep(1)
             if topic != "good":
                 raise TrikafkaError(f"no {topic}")
 

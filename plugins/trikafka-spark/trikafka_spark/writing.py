@@ -292,15 +292,18 @@ async def _send(producer: Any, tables: _Tables, first: _Some) -> None:
 async def _send_each(producer: Any, some: _Some) -> None:
     """Send tables of several topics at the same time, and wait until all rows are delivered.
 
-    In turn, each topic would cost the task a round trip for each of its tables.
+    In turn, each topic would cost the task a round trip for each of its tables. After an error the
+    task fails, so no further topic is begun: each may take as long to fail as the first one.
     """
-    errors: list[TrikafkaError] = []
+    errors: list[Exception] = []
 
     async def send(one: tuple[str, pa.Table]) -> None:
         topic, table = one
+        if errors:
+            return
         try:
             await producer.send_arrow(topic, table, **{name: name for name in table.column_names})
-        except TrikafkaError as error:
+        except Exception as error:
             errors.append(error)
 
     await call_concurrently(send, some)
