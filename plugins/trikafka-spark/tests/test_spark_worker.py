@@ -72,7 +72,7 @@ def test_idle_stream_looks_no_more_often_than_it_must(monkeypatch: pytest.Monkey
     """A look that found something is followed by the next one at once, a slow idle one later."""
     now = 100.0
     looks: list[float] = []
-    found = iter([(9, 0.002), (9, 0.1), (9, 0.002), (12, 0.002), (12, 0.002)])
+    found = iter([(9, 0.002), (9, 0.1), (9, 0.002), (12, 0.002), (9, 30), (9, 0.002)])
 
     def sleep(seconds: float) -> None:
         nonlocal now
@@ -89,6 +89,6 @@ def test_idle_stream_looks_no_more_often_than_it_must(monkeypatch: pytest.Monkey
         return {TopicPartition("t", 0): end}
 
     monkeypatch.setattr(reader, "_look", look)
-    for _ in range(5):
+    for _ in range(6):
         reader.latestOffset({"t": {"0": 9}}, ReadAllAvailable())
-    assert [round(at - 100, 3) for at in looks] == [0, 0.05, 0.45, 0.5, 0.502]
+    assert [round(at - 100, 3) for at in looks] == [0, 0.05, 0.45, 0.5, 0.502, 31.502]

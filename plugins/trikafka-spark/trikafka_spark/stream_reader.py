@@ -76,9 +76,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Offsets = dict[TopicPartition, int]
-#: While nothing is new, the ends are looked up no more often than once in so many seconds, and for
-#: no more than this share of the time.
-_IDLE, _IDLE_SHARE = 0.05, 0.25
+#: While nothing is new: the least seconds from one look-up of the ends to the next, the share of
+#: the time that looks may take, and the longest rest after one (seconds). A slow look may have
+#: waited for a broker, and new records must not wait four times as long.
+_IDLE, _IDLE_SHARE, _LONGEST_REST = 0.05, 0.25, 1.0
 #: How often, and how many seconds apart, the end of a log is looked up that seems to go back.
 _LOOKS, _BETWEEN_LOOKS = 5, 0.2
 _log = logging.getLogger("trikafka.spark")
@@ -137,7 +138,8 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
         end = self._end_of_batch(start, limit)
         if end is start and self._target is None:
             took = time.monotonic() - began
-            self._next_look = began + max(_IDLE, took / _IDLE_SHARE)
+            rest = max(_IDLE, took / _IDLE_SHARE) - took
+            self._next_look = began + took + min(rest, _LONGEST_REST)
         return end
 
     def _end_of_batch(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
