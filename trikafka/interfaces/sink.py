@@ -77,8 +77,8 @@ class ExportPlan:
         lost: Ranges that were gone from the log when the plan was made.
         since: For each topic whose first export began at a time, that time in milliseconds.
             Partitions that are added to the topic begin there, too.
-        partitions: For each topic, its number of partitions at its first export. Partitions with
-            higher numbers were added later, so the first record of theirs is new.
+        partitions: For each topic, its number of partitions at its first export. A partition of
+            this number or a higher one was added later, so all of its records are new.
     """
 
     number: int

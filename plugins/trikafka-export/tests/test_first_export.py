@@ -65,6 +65,38 @@ async def test_added_partition_begins_at_the_first_start(
     assert values(world) == ["first", "noon"]
 
 
+@pytest.mark.parametrize("left", [0, 1])
+async def test_loss_in_an_added_partition_is_reported(
+    autojump_clock: MockClock, world: World, left: int
+) -> None:
+    """Retention deleted records that were as young as the first export's time."""
+    add(world, 0, 10 * HOUR, b"first")
+    await world.export(start=9 * HOUR)
+    world.cluster.add_partitions("t", 2)
+    for value in (b"noon", b"night")[: 1 + left]:
+        add(world, 1, 20 * HOUR, value)
+    world.cluster.delete_records("t", 1, 1)
+    with pytest.raises(ExportIncompleteError, match=r"gone from the log: t-1 \[0, 1\)"):
+        await world.export()
+    result = await world.export(fail_on_data_loss=False)
+    assert [(lost.partition, lost.start, lost.end) for lost in result.lost] == [(1, 0, 1)]
+    assert values(world) == ["first", "night"][: 1 + left]
+
+
+async def test_old_gap_of_an_added_partition_is_no_loss(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """A record that is left is older than the first export's time, and so were the deleted ones."""
+    add(world, 0, 10 * HOUR, b"first")
+    await world.export(start=9 * HOUR)
+    world.cluster.add_partitions("t", 2)
+    for time, value in ((7, b"deleted"), (8, b"old"), (20, b"noon")):
+        add(world, 1, time * HOUR, value)
+    world.cluster.delete_records("t", 1, 1)
+    result = await world.export()
+    assert (values(world), result.lost) == (["first", "noon"], ())
+
+
 async def test_quiet_first_export_keeps_its_start(
     autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -152,7 +152,7 @@ def work_of(
     errors: dict[TopicPartition, ExportError] = {}
     for tp, beginning in view.beginnings.items():
         known = state.positions.get(tp)
-        if known is None and tp not in first and _is_added(state, tp):
+        if known is None and tp not in first and is_added(state, tp):
             known = 0  # retention may have deleted records of it since it was added
         start = known if known is not None else max(first.get(tp, beginning), 0)
         gap = LostRange(*tp, start, beginning, "deleted from the log before it was exported")
@@ -173,7 +173,7 @@ def work_of(
     return ExportWork(starts, state.carried, tuple(lost), errors)
 
 
-def _is_added(state: ExportState, tp: TopicPartition) -> bool:
+def is_added(state: ExportState, tp: TopicPartition) -> bool:
     """Return whether the partition was added after the first export of its topic.
 
     Any other partition without a position did not answer at the first export. Its log begins where

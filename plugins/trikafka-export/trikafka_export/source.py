@@ -19,6 +19,7 @@ from trikafka import (
     ExportError,
     KafkaTimeoutError,
     OffsetAndMetadata,
+    OffsetAndTimestamp,
     PartitionInfo,
     TopicPartition,
     TrikafkaError,
@@ -26,7 +27,7 @@ from trikafka import (
 )
 from trikafka.interfaces import ExportState
 
-from .plan import SourceView
+from .plan import SourceView, is_added
 from .shared_log import Reminders
 
 #: Seconds for listing the topics, which only improves an error message.
@@ -168,12 +169,7 @@ class ExportSource:
             return FirstOffsets(given)
         async with self._client(isolation_level) as consumer:
             found = await consumer.offsets_for_times(times)
-        offsets = given | {
-            tp: min(at.offset, view.ends[tp])
-            if (at := found.get(tp)) is not None
-            else view.ends[tp]
-            for tp in times
-        }
+        offsets = given | {tp: _offset_at(found.get(tp), tp, state, view) for tp in times}
         # Only the caller's start is judged, and only where it is about to be used. The times of
         # topics that the destination has already were judged at their first export.
         starting = [tp for tp in times if tp.topic not in state.topic_ids]
@@ -215,6 +211,18 @@ class ExportSource:
                 f"the data is published, but the offsets of group {group_id!r} could not be "
                 f"committed (the next export will try again): {error}"
             ) from error
+
+
+def _offset_at(
+    found: OffsetAndTimestamp | None, tp: TopicPartition, state: ExportState, view: SourceView
+) -> int:
+    """Return the first offset of a partition to export, from the one found for its topic's start.
+
+    If all records that are left in an added partition are as young as that start, those that
+    retention deleted may have been so, too: they count as lost.
+    """
+    offset = view.ends[tp] if found is None else min(found.offset, view.ends[tp])
+    return 0 if offset == view.beginnings[tp] and is_added(state, tp) else offset
 
 
 async def _ask(
