@@ -60,7 +60,7 @@ class JsonDecoder(PartsDecoder):
             self._block([b"{}"])
         except pa.ArrowNotImplementedError as error:
             raise SchemaError(
-                f"{where} has a type that JSON cannot have: {reason(error)}"
+                f"{where} has a type that pyarrow does not read from JSON: {reason(error)}"
             ) from error
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
