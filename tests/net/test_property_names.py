@@ -47,8 +47,13 @@ OF_AIOKAFKA = {
     )
     for name in inspect.signature(client).parameters
 }
-#: kafka-python 2 has these, too.
-OF_KAFKA_PYTHON = {"api_version_auto_timeout_ms", "sock_chunk_bytes", "sock_chunk_buffer_count"} | {
+OF_KAFKA_PYTHON_2 = {
+    "api_version_auto_timeout_ms",
+    "legacy_iterator",
+    "sock_chunk_bytes",
+    "sock_chunk_buffer_count",
+}
+OF_KAFKA_PYTHON = OF_KAFKA_PYTHON_2 | {
     name
     for client in (kafka.KafkaConsumer, kafka.KafkaProducer, kafka.KafkaAdminClient)
     for name in client.DEFAULT_CONFIG

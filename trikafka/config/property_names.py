@@ -319,8 +319,8 @@ JAVA: Mapping[str, PropertyRule] = {
     "specific.avro.reader": _APP_SERIALIZATION,
     "use.latest.version": _APP_SERIALIZATION,
 }
-#: Keywords of aiokafka and kafka-python. ``api_version_auto_timeout_ms`` and ``sock_chunk_...``
-#: are those of kafka-python 2.
+#: Keywords of aiokafka and kafka-python. ``api_version_auto_timeout_ms``, ``legacy_iterator`` and
+#: ``sock_chunk_...`` are those of kafka-python 2.
 PYTHON: Mapping[str, PropertyRule] = {
     "api_version": _VERSIONS,
     "api_version_auto_timeout_ms": _VERSIONS,
@@ -329,6 +329,7 @@ PYTHON: Mapping[str, PropertyRule] = {
     "default_offset_commit_callback": _COMMITS,
     "enable_incremental_fetch_sessions": _ignored("fetch sessions are used where brokers can"),
     "kafka_client": _ignored("there is one client"),
+    "legacy_iterator": _ignored("there is one way to iterate over records"),
     "loop": _ignored("a client runs where it is opened"),
     "max_batch_size": _to("batch_size"),
     "metric_group_prefix": _METRICS,
