@@ -26,6 +26,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     properties = PATIENT | {
         "listener.name.mtls.ssl.client.auth": "required",
         "ssl.principal.mapping.rules": "RULE:^CN=([^,]+),.*$/$1/",
+        "num.network.threads": "3",  # Kafka's default: each thread has keys for sessions of its own
     }
     options: Any = {
         "tls": True,
