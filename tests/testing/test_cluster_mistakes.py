@@ -52,7 +52,11 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.committed("g", "t"), TypeError, r"a partition is \(topic, number\), not 't'"),
         (lambda c: c.shared("g", "t"), TypeError, r"a partition is \(topic, number\), not 't'"),
         (lambda c: c.shared("g", ("t", 7)), LookupError, "t has no partition 7"),
-        (lambda c: c.add_partitions("t", 0), ValueError, "'t' has 1 partitions, not less: 0"),
+        (
+            lambda c: c.add_partitions("t", 0),
+            ValueError,
+            "'t' has 1 partitions, and cannot be cut to 0",
+        ),
         (lambda c: c.delete_records("t", 0, 1), ValueError, "t-0 ends at 0: no offset 1 is there"),
         (lambda c: c.fail(999, 6), ValueError, "no Kafka API is called 999"),
         (lambda c: c.fail("Fetch", 6, where="t"), TypeError, "where is not a function: 't'"),

@@ -746,7 +746,9 @@ class ScriptedCluster:
         """Increase the number of a topic's partitions to ``count``."""
         found = self._topic(topic)
         if count < len(found.partitions):
-            raise ValueError(f"{topic!r} has {len(found.partitions)} partitions, not less: {count}")
+            raise ValueError(
+                f"{topic!r} has {len(found.partitions)} partitions, and cannot be cut to {count}"
+            )
         self._state.grow_topic(found, count)
 
     def topic_id(self, topic: str) -> uuid.UUID:

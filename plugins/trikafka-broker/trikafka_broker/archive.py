@@ -73,8 +73,8 @@ def prepare(
     """Return the archive of these jars for this Java; write it if there is none.
 
     Return None if there is no archive: another process is writing it, the disk cannot be written or
-    is nearly full, three attempts have failed within a day, or the Java is OpenJ9. A cancelled call
-    leaves no part of an archive behind.
+    is nearly full, three attempts have failed and the last one less than a day ago, or the Java is
+    OpenJ9. A cancelled call leaves no part of an archive behind.
 
     Args:
         java: The Java executable.

@@ -2,8 +2,8 @@
 
 This module owns the folders `formatted-*` beside the jars. The tool needs a JVM and a second or
 two. Its output depends only on the version of Kafka, some of the broker's properties, the tool's
-options, and ids that the caller chooses. So the tool runs once, and later directories are copies with new
-ids.
+options, and ids that the caller chooses. So the tool runs once, and later directories are copies
+with new ids.
 """
 
 from __future__ import annotations
