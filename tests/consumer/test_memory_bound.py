@@ -212,14 +212,18 @@ async def test_paused_streams_delay_no_other(autojump_clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["receive", "streams"])
-@pytest.mark.parametrize("how", ["frozen", "slow"])
-async def test_small_buffer_waits_for_no_silent_broker(
+@pytest.mark.parametrize("how", ["frozen", "slow", "answering"])
+async def test_small_buffer_waits_for_no_late_fetch(
     autojump_clock: Clock, how: str, streams: bool
 ) -> None:
-    """A silent broker's fetch keeps the room of one batch for a few seconds, not until it ends."""
+    """A late fetch keeps the room of one batch for a few seconds, not until it ends.
+
+    An ``answering`` broker is as slow, but takes commits meanwhile.
+    """
+    member: Any = {"group_id": "g", "enable_auto_commit": False} if how == "answering" else {}
     async with (
-        cluster_of(2, nodes=3) as cluster,
-        consumer_of(cluster, fetch_buffer_bytes=1000) as consumer,
+        cluster_of(2, nodes=3, coordinator=1) as cluster,
+        consumer_of(cluster, fetch_buffer_bytes=1000, **member) as consumer,
         trio.open_nursery() as nursery,
     ):
         cluster.move_leader("t", 0, 1)
@@ -249,6 +253,8 @@ async def test_small_buffer_waits_for_no_silent_broker(
         for _ in range(10):
             await trio.sleep(1)
             cluster.append("t", 1, [b"y" * 1500])
+            if member:
+                await consumer.commit({T0: 1})
         await trio.sleep(2)
         assert arrived == list(range(1, 11))
         nursery.cancel_scope.cancel()

@@ -15,7 +15,7 @@ import math
 import trio
 
 from ..._net.brokers import Brokers
-from ..._net.in_flight import InFlightRequest
+from ..._net.in_flight import SILENCE, InFlightRequest
 from ..._net.retry import Retry
 from ..._net.signal import Signal
 from ..._net.singleflight import StartSoon
@@ -144,10 +144,7 @@ class Fetcher:
             self._wake.notify()
 
     def _silent(self, node: Node) -> None:
-        """Do without a silent broker.
-
-        The partitions of a silent follower are fetched from their leaders.
-        """
+        """Fetch the partitions of a silent follower from their leaders instead."""
         # A partition is fetched from its leader, or from the follower that the leader prefers
         # (KIP-392). A silent follower must not stop the partition: the leader is there, and the
         # plan goes back to it at once. `unreachable` also ignores preferred replicas for
@@ -158,8 +155,6 @@ class Fetcher:
             self._plan.unreachable(
                 node.node_id, trio.current_time() + self._config.metadata_max_age_ms / 1000
             )
-            # In a small buffer the other brokers wait until this fetch has brought its bytes.
-            self._buffer.fetch_overdue(node.node_id)
             self._wake.notify()
 
     def _update(self, mine: int | None = None) -> None:
@@ -254,14 +249,21 @@ class Fetcher:
         # when there is no room, when the broker's address changed, or after an error. Then `fine`
         # is set and this task decides what follows. `over` stops a chain whose task was cancelled:
         # its last response is still taken in, but nothing follows it.
+        #
+        # In a small buffer the other brokers wait until this fetch has brought its bytes. So a late
+        # one keeps no room. The connection's own watch for silence does not notice each late fetch:
+        # the broker may respond to heartbeats.
         done = Signal()
         fine: bool | None = None
-        over = False
+        over = late = False
+        late_at = math.inf  # when the fetch under way is late
 
         def begin(room: int) -> None:
+            nonlocal late_at
             contents = session.next_request()
             wait_ms = self._wait_ms(node.node_id)
             began = trio.current_time()
+            late_at = began + wait_ms / 1000 + SILENCE
             # With little room a broker may apply the partition's limit alone.
             most = max(room, self._config.max_partition_fetch_bytes)
 
@@ -275,7 +277,8 @@ class Fetcher:
                     fine = news or trio.current_time() - began >= wait_ms / 2000
                     if fine:
                         self._record_success(node.node_id, retry)
-                        if not over and (more := self._follows(node, session)):
+                        # After a late one this task has to wake, to watch the next.
+                        if not (over or late) and (more := self._follows(node, session)):
                             fine = None
                             begin(more)
                 except TrikafkaError as error:
@@ -299,7 +302,12 @@ class Fetcher:
             return self._record_failure(node, session, error)
         try:
             while fine is None:
-                await done.wait()
+                with trio.move_on_at(math.inf if late else late_at):
+                    await done.wait()
+                if fine is None and not late and trio.current_time() >= late_at:
+                    late = True
+                    self._buffer.fetch_overdue(node.node_id)
+                    self._wake.notify()
         finally:
             over = True
         return fine

@@ -316,7 +316,7 @@ class FetchBuffer:
             self._wake.fetch()
 
     def fetch_overdue(self, node: int) -> None:
-        """Keep no room any more for the fetch under way from a broker, which is silent."""
+        """Keep no room any more for the fetch under way from a broker, which is late."""
         self._coming.pop(node, None)
 
     def await_room(self, partition: AssignedPartition, share: int) -> None:
