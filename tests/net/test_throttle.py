@@ -12,6 +12,7 @@ from trio.testing import MockClock as Clock
 
 from trikafka import (
     DeliveryTimeoutError,
+    KafkaConnectionError,
     KafkaTimeoutError,
     TopicPartition,
     open_consumer,
@@ -121,6 +122,17 @@ async def test_connection_can_be_throttled_directly(autojump_clock: Clock) -> No
         await line.peer.answer(await line.peer.request(), brokers=[], topics=[])
         await asked.outcome()
         assert trio.current_time() == 2
+
+
+async def test_throttle_that_grows_too_long_holds_no_request(autojump_clock: Clock) -> None:
+    async with connected() as line:
+        asked = line.ask()
+        await line.peer.request()
+        for seconds in (50, 100, 150):
+            line.connection.throttle(seconds, "Metadata")
+        with pytest.raises(KafkaConnectionError):
+            await asked.outcome()
+        assert trio.current_time() == 50 + 30  # and request_timeout_ms
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:

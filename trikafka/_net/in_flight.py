@@ -342,14 +342,15 @@ class ExpiryWatch:
         Args:
             until: When the throttle ends. The time before does not count as idle: if the connection
                 was closed as idle, the throttle would end with it.
-            longer: The seconds by which the end of the throttles moves.
+            longer: The seconds by which it ends later than the throttle before it.
             waiting: The requests that have not ended. They have as many seconds more, but are not
                 held for a throttle of more than ``LONG_THROTTLE``.
         """
         self._idle_since = max(self._idle_since, until)
+        is_long = until > trio.current_time() + LONG_THROTTLE
         for request in waiting:
             request.overdue += longer
-            if longer <= LONG_THROTTLE:
+            if not is_long:
                 request.expires += longer
 
     def heard(self) -> None:
