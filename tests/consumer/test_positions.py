@@ -144,6 +144,25 @@ async def test_resets_in_a_loop_pile_up_no_requests(autojump_clock: Clock, how: 
             assert (await consumer.receive()).offset == 0
 
 
+async def test_refused_position_waits_for_no_silent_leader(autojump_clock: Clock) -> None:
+    """It is asked for again after a commit, while another look-up of its attempt waits."""
+    async with (
+        cluster_of(2, records=1, nodes=2) as cluster,
+        consumer_of(cluster, group_id="g", auto_offset_reset="none") as consumer,
+    ):
+        cluster.move_leader("t", 0, 1)
+        cluster.move_leader("t", 1, 0)
+        await consumer.partitions_for("t")
+        cluster.freeze(1)
+        consumer.assign([T0, T1])
+        consumer.seek_to_beginning([T0])
+        with pytest.raises(NoOffsetForPartitionError):
+            await consumer.receive()
+        await consumer.commit({T1: 0})
+        with trio.fail_after(5):
+            assert (await consumer.receive()).partition == 1
+
+
 async def test_refused_position_is_not_asked_for_at_each_receive(autojump_clock: Clock) -> None:
     async with (
         cluster_of(2, nodes=1) as cluster,

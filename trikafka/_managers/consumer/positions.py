@@ -253,9 +253,10 @@ class Positions:
                 await self._end(refused, unlocated, failures)
                 fresh = [partition for partition in fresh if failures.of(partition.tp) is None]
             else:
-                await self._reset(
-                    call, dict.fromkeys(without, self._config.offset_reset), unlocated, failures
-                )
+                rest = dict.fromkeys(without, self._config.offset_reset)
+                done = [partition for partition in fresh if partition not in rest]
+                await self._end(done, unlocated, failures)
+                await self._reset(call, rest, unlocated, failures)
                 return
 
     async def _reset(
@@ -275,6 +276,7 @@ class Positions:
         self._refuse(
             [partition for partition in forbidden if partition.accepts(unlocated[partition])]
         )
+        await self._end(forbidden, unlocated, failures)
         by_leader: dict[Node | None, dict[TopicPartition, int]] = defaultdict(dict)
         for partition, reset in resets.items():
             if partition not in forbidden:
