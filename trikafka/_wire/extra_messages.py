@@ -93,9 +93,9 @@ UnregisterBrokerResponse = _message("UnregisterBrokerResponse")
 UnregisterControllerRequest = _message("UnregisterControllerRequest")
 UnregisterControllerResponse = _message("UnregisterControllerResponse")
 
-# Groups of all kinds, streams groups (KIP-1071), and share groups (KIP-932), whose offsets are those
-# of their starts. A share group's member joins with the epoch 0 and leaves with -1; ``None`` for its
-# rack or topics means "unchanged". ShareFetch and ShareAcknowledge are written by hand: :mod:`.share`.
+# Groups of all kinds, streams groups (KIP-1071), and share groups (KIP-932). The offsets of a share
+# group are where its partitions begin. A member joins with the epoch 0 and leaves with -1; ``None``
+# for its rack or topics means "unchanged". :mod:`.share` writes ShareFetch and ShareAcknowledge.
 AlterShareGroupOffsetsRequest = _message("AlterShareGroupOffsetsRequest")
 AlterShareGroupOffsetsResponse = _message("AlterShareGroupOffsetsResponse")
 DeleteGroupsRequest = _message("DeleteGroupsRequest")

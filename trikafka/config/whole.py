@@ -8,12 +8,12 @@ from typing import Any, TypeGuard
 
 
 def is_whole(value: object, least: int = 0, most: float = math.inf) -> TypeGuard[int]:
-    """Return whether ``value`` is an ``int`` from ``least`` to ``most``; a ``bool`` is none."""
+    """Return whether ``value`` is an ``int`` from ``least`` to ``most``, and no ``bool``."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether ``value`` is an ``int`` or a ``float``; a ``bool`` is none."""
+    """Return whether ``value`` is an ``int`` or a ``float``, and no ``bool``."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -84,7 +84,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         for plugin, listener in offered:
             try:
                 check_listener(listener)
-            # A misspelt method: that of the base class, which does nothing, would be called instead.
+            # A misspelt method would leave that of the base class in use, which does nothing.
             except ConfigurationError as error:
                 who = f"plugin {plugin}: trikafka_rebalance_listener"
                 raise PluginError(f"{who}: {error}") from None
