@@ -6,7 +6,8 @@ import math
 import random
 import signal
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -282,6 +283,30 @@ async def test_a_kept_scope_serves_the_next_block(autojump_clock: Clock) -> None
             assert task._cancel_status is status
             assert (status._children, status._tasks) == before
         assert len(set(scopes)) == (3 if name_in_use == "pure" else 1)
+
+
+@pytest.mark.skipif(
+    "reason" not in signature(trio.CancelScope.cancel).parameters, reason="this Trio has no reasons"
+)
+async def test_a_kept_scope_keeps_no_reason(autojump_clock: Clock) -> None:
+    """A shield ended an earlier block's cancellation; its reason must not be a later block's."""
+    async with cluster_of(records=3) as cluster, queue_of(cluster) as queue:
+        await queue.wait_receivable()
+        with trio.CancelScope() as outer, trio.CancelScope() as inner:
+            async with queue.receive_nowait():
+                outer.cancel(reason="an earlier reason")
+                inner.shield = True
+        cancelled: list[str] = []
+        with suppress(LockLostError):
+            async with queue.receive_nowait() as delivery:
+                delivery.acquired.why_lost = "a test"
+                delivery.lock_lost()
+                try:
+                    await trio.sleep(1)
+                except trio.Cancelled as error:
+                    cancelled.append(str(error))
+                    raise
+        assert "a test" in cancelled[0]
 
 
 async def test_the_watch_over_blocks_sleeps(autojump_clock: Clock) -> None:
