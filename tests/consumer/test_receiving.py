@@ -651,6 +651,9 @@ async def test_gathering_a_table_lets_others_run(autojump_clock: Clock, by_strea
             taken = 0
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(others)
+                while turns < 2:
+                    await trio.lowlevel.checkpoint()
+                turns = 0
                 if by_stream:
                     async for stream in consumer.partitions():
                         taken = len(await stream.batches().gather(10**6, 10**9))

@@ -78,6 +78,8 @@ class Broker:
         name = self.fresh()
         async with trikafka.open_admin(bootstrap_servers=self.bootstrap) as admin:
             await admin.create_topics({name: NewTopic(partitions, 1, KEPT)})
+            # A busy broker may take longer than a producer waits for a topic that does not exist.
+            await topic_reported(admin, name, partitions)
         return name
 
     async def fill(self, topic: str, count: int, partitions: int = 2) -> None:

@@ -535,8 +535,6 @@ class ScriptedCluster:
         key = api_key(api)
         if versions is not None and not (isinstance(versions, tuple | list) and len(versions) == 2):
             raise TypeError(f"versions must be (lowest, highest), or None, not {versions!r}")
-        if versions is not None and versions[0] > versions[1]:
-            raise ValueError(f"the lowest version comes first: {versions!r}")
         self._check_node(node)
         for each in self._state.nodes:
             if node not in (None, each.node_id):

@@ -73,7 +73,7 @@ def test_report_of_dead_letters_fits_any_number(
     count: int, records: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = ExportResult("/data/orders", (), False, (), {}, {}, dead_letters=count)
-    _ExportRun(None, False, False)._print(result)
+    _ExportRun(None, False, False, None)._print(result)
     warning = f"Warning: {records} could not be parsed: see _dead_letters in /data/orders"
     assert warning in capsys.readouterr().err.splitlines()
 
@@ -92,7 +92,7 @@ async def test_empty_export_claims_nothing_false(
     async with ScriptedCluster(topics={"t": 2, "other": 1}) as cluster:
         world = World(cluster, tmp_path / "out")
         world.fill(0, 5)
-        run, abandon = _ExportRun(None, False, False), _ExportRun(None, True, False)
+        run, abandon = _ExportRun(None, False, False, None), _ExportRun(None, True, False, None)
         async with world.exporter(["t"]) as exporter:
             for work in (run, run, abandon):
                 await work._once(exporter)
