@@ -130,7 +130,7 @@ class Guest:
         if self.process != os.getpid():
             raise IllegalStateError(
                 "this process was forked while trikafka clients were open: they belong to the "
-                "parent, and its copy of Trio's run is in the way of others; open clients in a "
+                "parent, and the fork cannot open others in this thread; open clients in a new "
                 "thread of the fork, or start the process by 'spawn' or 'forkserver'"
             )
 

@@ -126,7 +126,8 @@ def command(
         raise click.UsageError("-p cannot be used with a group, which assigns the partitions")
     if group is not None and until_time is not None:
         raise click.UsageError(
-            "--until cannot be used with a group; use -e, which ends after the records of the start"
+            "--until cannot be used with a group; use -e, which ends after the records that exist at "
+            "the start"
         )
     topics = tuple(chosen("topic", names, more))
     for topic in topics:
