@@ -90,7 +90,7 @@ async def test_one_partition_of_another_client_is_no_list(
                     await look_up(partition)
 
 
-async def test_classes_of_other_clients_are_told_by_their_module(autojump_clock: MockClock) -> None:
+async def test_errors_name_the_module_of_foreign_classes(autojump_clock: MockClock) -> None:
     """They have the names of trikafka's."""
     confluent: Any = confluent_kafka.TopicPartition("t", 0)
     position: Any = aiokafka.structs.OffsetAndMetadata(3, "")

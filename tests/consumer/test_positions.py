@@ -163,7 +163,7 @@ async def test_refused_position_waits_for_no_silent_leader(autojump_clock: Clock
             assert (await consumer.receive()).partition == 1
 
 
-async def test_refused_position_is_not_asked_for_at_each_receive(autojump_clock: Clock) -> None:
+async def test_refused_position_is_asked_for_seldom(autojump_clock: Clock) -> None:
     async with (
         cluster_of(2, nodes=1) as cluster,
         consumer_of(cluster, group_id="g", auto_offset_reset="none") as consumer,

@@ -124,7 +124,7 @@ async def test_connection_can_be_throttled_directly(autojump_clock: Clock) -> No
         assert trio.current_time() == 2
 
 
-async def test_throttle_that_grows_too_long_holds_no_request(autojump_clock: Clock) -> None:
+async def test_throttle_grown_too_long_holds_no_request(autojump_clock: Clock) -> None:
     async with connected() as line:
         asked = line.ask()
         await line.peer.request()

@@ -205,9 +205,7 @@ async def test_calls_after_the_close_are_refused(version: int, autojump_clock: C
 
 
 @both
-async def test_table_that_fails_late_spares_the_next_transaction(
-    version: int, autojump_clock: Clock
-) -> None:
+async def test_late_table_spares_the_next_transaction(version: int, autojump_clock: Clock) -> None:
     """It waits for room, and then for its topic, which is gone, while the next one begins."""
     outcomes = Outcomes()
     table = pa.table({"value": [b"x" * 100] * 1_000})

@@ -233,7 +233,7 @@ async def test_refused_renewal_costs_no_record(autojump_clock: Clock, good_later
         assert values(cluster) == [b"x", *[b"y"] * sent]
 
 
-async def test_reauthentication_takes_no_place_of_a_request(autojump_clock: Clock) -> None:
+async def test_reauthentication_takes_no_place(autojump_clock: Clock) -> None:
     """Otherwise the hundredth request in flight ended the producer."""
     most = 100
     async with ScriptedCluster(topics={"t": 1}) as cluster:

@@ -53,7 +53,8 @@ def _message(name: str) -> Any:
     return type(ApiMessage)(name, (ApiMessage,), {"__module__": __name__}, load_json=_OURS)
 
 
-#: Commits offsets with a transaction (KIP-447). From version 6 on topics are named by ids (KIP-1319).
+# Offsets that are committed with a transaction (KIP-447). From version 6 on topics are named by
+# their ids (KIP-1319).
 TxnOffsetCommitRequest = _message("TxnOffsetCommitRequest")
 TxnOffsetCommitResponse = _message("TxnOffsetCommitResponse")
 
@@ -73,7 +74,8 @@ PushTelemetryRequest = _message("PushTelemetryRequest")
 PushTelemetryResponse = _message("PushTelemetryResponse")
 
 # Delegation tokens (KIP-48); from version 3 on for another owner (KIP-373). -1 ms is the broker's
-# usual period for a renewal, and means at once for an expiry. ``None`` describes all owners' tokens.
+# usual period for a renewal, and means at once for an expiry. ``None`` describes the tokens of all
+# owners.
 CreateDelegationTokenRequest = _message("CreateDelegationTokenRequest")
 CreateDelegationTokenResponse = _message("CreateDelegationTokenResponse")
 DescribeDelegationTokenRequest = _message("DescribeDelegationTokenRequest")

@@ -26,8 +26,8 @@ def plain_text(value: Value) -> Value:
 def in_place_of(kind: type, given: object) -> str:
     """Return a wrong argument as an error shows it where a ``kind`` is wanted.
 
-    Other clients have classes with the same names, such as ``OffsetAndMetadata``. Their module
-    tells them apart.
+    Other clients have classes with the same names, such as ``OffsetAndMetadata``. So the module of
+    such a class is named, too.
     """
     same_name = type(given).__name__ == kind.__name__
     return f"{given!r} of the module {type(given).__module__}" if same_name else repr(given)

@@ -68,7 +68,7 @@ def test_available_now_believes_no_low_end(
         assert reader.latestOffset(start, ReadAllAvailable()) == {"t": {"0": end}}
 
 
-def test_idle_stream_looks_no_more_often_than_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_stream_rests_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look that found something is followed by the next one at once, a slow idle one later."""
     now = 100.0
     looks: list[float] = []

@@ -51,10 +51,11 @@ class JsonDecoder(PartsDecoder):
         )
 
     def check_readable(self, where: str) -> None:
-        """Check that pyarrow reads all types of the schema from JSON: it lacks float16, for example.
+        """Check that pyarrow reads all types of the schema from JSON; it does not read float16.
 
         Raises:
-            SchemaError: It lacks one, so no value could be parsed. ``where`` begins the message.
+            SchemaError: It does not read one of them, so no value could be parsed. ``where`` begins
+                the message.
         """
         try:
             self._block([b"{}"])
