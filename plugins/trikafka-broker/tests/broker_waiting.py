@@ -16,16 +16,16 @@ COMMAND = [sys.executable, "-c", "from trikafka_broker.cli import main; main()"]
 
 def processes_naming(text: str) -> list[int]:
     """Return the processes whose command line contains `text`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if text.encode() in command:
-                found.append(int(entry.name))
-    return found
+    processes = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [each for each in processes if each != os.getpid() and text in command_line(each)]
+
+
+def command_line(process: int) -> str:
+    """Return the arguments of a process, each with a NUL behind it; none if it has ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def only_process_naming(text: str) -> int:

@@ -16,6 +16,7 @@ import pytest
 import trikafka_broker
 from broker_waiting import (
     COMMAND,
+    command_line,
     eventually,
     first_line,
     only_process_naming,
@@ -49,8 +50,14 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
 
 
-def nothing_left(temporary: Path) -> bool:
-    return not processes_naming(str(temporary)) and not list(temporary.iterdir())
+def wait_until_nothing_is_left(temporary: Path) -> None:
+    """Wait until no process of a cluster runs, and its files are gone."""
+
+    def left() -> list[str]:
+        processes = processes_naming(str(temporary))
+        return [*map(command_line, processes), *map(str, temporary.rglob("*"))]
+
+    assert eventually(lambda: not left()), left()
 
 
 def test_killed_parent_leaves_nothing(temporary: Path) -> None:
@@ -59,14 +66,14 @@ def test_killed_parent_leaves_nothing(temporary: Path) -> None:
         assert eventually(lambda: registered_brokers(host, int(port)) == {0})
         assert processes_naming(str(temporary))
         parent.kill()
-        assert eventually(lambda: nothing_left(temporary))
+        wait_until_nothing_is_left(temporary)
 
 
 def test_parent_killed_early_leaves_nothing(temporary: Path) -> None:
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
         assert eventually(lambda: bool(processes_naming(f"{temporary}/trikafka-broker-")))
         parent.kill()
-        assert eventually(lambda: nothing_left(temporary))
+        wait_until_nothing_is_left(temporary)
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -76,7 +83,7 @@ def test_killed_parent_with_a_fork_leaves_nothing(temporary: Path) -> None:
         assert first_line(parent)
         parent.kill()
         parent.wait()
-        assert eventually(lambda: nothing_left(temporary))
+        wait_until_nothing_is_left(temporary)
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -88,7 +95,7 @@ def test_terminated_guardian_cleans_up(temporary: Path) -> None:
         assert first_line(parent)
         guardian = only_process_naming(f"_guardian_main.py\0{parent.pid}\0")
         os.kill(guardian, signal.SIGTERM)
-        assert eventually(lambda: nothing_left(temporary))
+        wait_until_nothing_is_left(temporary)
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -99,7 +106,7 @@ def test_second_guardian_cleans_up(temporary: Path) -> None:
         guardian = only_process_naming(f"_guardian_main.py\0{parent.pid}\0")
         os.kill(guardian, signal.SIGKILL)
         parent.kill()
-        assert eventually(lambda: nothing_left(temporary))
+        wait_until_nothing_is_left(temporary)
         assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{guardian}\0"))
 
 
@@ -167,6 +174,20 @@ def handled(pid: int) -> int:
     return int(status.partition("SigCgt:")[2].split()[0], 16)
 
 
+def test_dying_guardian_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guardian that ends before it handles signals has started no process."""
+    dying = tmp_path / "dying.py"
+    dying.write_text("import sys; sys.stdin.readline(); sys.exit(3)")
+    monkeypatch.setattr("trikafka_broker.guardian._GUARDIAN", dying)
+    guardian = Guardian()
+    guardian.start()
+    guardian.own_directory(tmp_path / "absent")  # the line that ends it
+    with pytest.raises(BrokerError, match=r"ended from outside \(code 3\)"):
+        guardian.spawn(["touch", str(tmp_path / "started")], subprocess.DEVNULL)
+    guardian.close()
+    assert list(tmp_path.iterdir()) == [dying]
+
+
 def test_closed_guardian_starts_nothing() -> None:
     """A closed guardian starts no process: it could not end that process.
 
@@ -202,7 +223,7 @@ def test_cluster_without_guardian_cleans_up(
         done.stdout.splitlines()[1]
         == "The guardian process was ended from outside (code -9); start a new cluster"
     )
-    assert eventually(lambda: nothing_left(temporary))
+    wait_until_nothing_is_left(temporary)
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -218,7 +239,7 @@ def test_given_directory_keeps_its_files(temporary: Path, tmp_path: Path) -> Non
 def test_unclosed_cluster_leaves_nothing(temporary: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.format(rest="")]
     subprocess.run(program, check=True, timeout=180, stdout=subprocess.DEVNULL)
-    assert eventually(lambda: nothing_left(temporary))
+    wait_until_nothing_is_left(temporary)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +259,7 @@ def test_command_ends_on_signals(
     assert process.returncode == code
     assert stdout == ""
     assert "Traceback" not in stderr
-    assert eventually(lambda: nothing_left(temporary))
+    wait_until_nothing_is_left(temporary)
 
 
 def test_interrupted_command_leaves_nothing(temporary: Path) -> None:
@@ -249,7 +270,7 @@ def test_interrupted_command_leaves_nothing(temporary: Path) -> None:
         _, stderr = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Traceback" not in stderr
-    assert eventually(lambda: nothing_left(temporary))
+    wait_until_nothing_is_left(temporary)
 
 
 def test_command_refuses_a_wrong_version() -> None:

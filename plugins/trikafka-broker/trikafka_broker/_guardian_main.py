@@ -12,10 +12,14 @@ session) counts as an end as well.
 If the guardian is killed by SIGKILL, a second one does the work. The first starts it as its child,
 with the same script, and forwards all commands. So the brokers end with their guardian, whatever
 happens to their parent.
+
+A signal that comes before its handler is set would end the guardian without any of this. So it
+writes a line when it is ready, and the parent starts no process before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -36,7 +40,11 @@ def main() -> None:
     signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
     for number in _ENDINGS:
         signal.signal(number, lambda number, frame: None)  # only the byte in the pipe matters
-    second, pipe = _start_second() if len(sys.argv) == 2 else (0, -1)
+    second, pipe = 0, -1
+    if len(sys.argv) == 2:
+        second, pipe = _start_second()
+        with contextlib.suppress(OSError):  # the parent is gone
+            os.write(1, b"ready\n")
     _listen(int(sys.argv[1]), wakeup_reader, pipe, groups, directories)
     _kill(groups)
     for directory in directories:

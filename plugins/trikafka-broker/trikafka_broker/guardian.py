@@ -22,6 +22,7 @@ from typing import IO
 from .errors import BrokerError
 
 _CHILD = Path(__file__).with_name("_child_main.py")
+_GUARDIAN = Path(__file__).with_name("_guardian_main.py")
 
 
 # Brokers must not survive the test run that started them, even if SIGKILL ends the run. Three
@@ -93,11 +94,10 @@ class Guardian:
     def start(self) -> None:
         """Start the guardian process, unless it is running."""
         if self._process is None:
-            script = Path(__file__).with_name("_guardian_main.py")
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(script), str(os.getpid())],
+                [sys.executable, "-I", "-S", str(_GUARDIAN), str(os.getpid())],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # so that Ctrl-C does not reach it
                 cwd="/",
@@ -129,7 +129,6 @@ class Guardian:
             BrokerError: The guardian is gone or was closed, perhaps by another thread at this
                 moment. No process is left running.
         """
-        self.check()
 
         def make() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
@@ -144,6 +143,8 @@ class Guardian:
         with self._lock:
             if self._process is None:
                 raise _closed()
+            _wait_until_ready(self._process)
+            self.check()
             spawner = self._spawner = self._spawner or Spawner()
             started = spawner.start(make)
         process = started.result()
@@ -187,6 +188,8 @@ class Guardian:
         self._send("end")
         self._process = None
         assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.close()
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         try:
@@ -212,6 +215,16 @@ class Guardian:
         with self._lock, contextlib.suppress(BrokenPipeError):
             process.stdin.write(json.dumps(command).encode() + b"\n")
             process.stdin.flush()
+
+
+def _wait_until_ready(guardian: subprocess.Popen[bytes]) -> None:
+    """Wait until the guardian handles signals, or has ended."""
+    assert guardian.stdout is not None
+    if not guardian.stdout.closed:
+        with guardian.stdout:
+            ready = guardian.stdout.readline()
+        if not ready:
+            guardian.wait()
 
 
 def _closed() -> BrokerError:
