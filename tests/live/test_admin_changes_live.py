@@ -171,7 +171,7 @@ async def test_group_with_members_keeps_its_offsets(one_broker: Any, protocol: A
             ) as consumer,
         ):
             await producer.send(name, b"v")
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 record = await consumer.receive()
             await consumer.commit(record)
             with pytest.raises(trikafka.IllegalStateError, match=f"{group!r} has members"):

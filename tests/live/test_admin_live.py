@@ -85,7 +85,7 @@ async def test_controllers_are_asked_themselves(kafka_broker: object) -> None:
             await direct.create_topics({name: NewTopic(1, 1)})
             await direct.alter_configs({ConfigResource("topic", name): {"retention.ms": 7_000}})
             await topic_reported(admin, name, 1)
-            with trio.fail_after(60):  # its settings are published a moment later
+            with trio.fail_after(240):  # its settings are published a moment later
                 while True:
                     if await direct.topic_configs([name]) == {name: {"retention.ms": "7000"}}:
                         break
@@ -113,11 +113,11 @@ async def test_group_with_a_member_is_managed(
             "group_protocol": protocol,
         }
         async with trikafka.open_consumer(name, client_id="reader", **settings) as consumer:
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 while consumer.assignment() != set(places):
                     await consumer.receive_batch(timeout=0.1)
             await consumer.commit(dict.fromkeys(places, 0))
-            with trio.fail_after(60):  # the member confirms its assignment a moment later
+            with trio.fail_after(240):  # the member confirms its assignment a moment later
                 while True:
                     described = (await admin.describe_groups([group]))[group]
                     if described.state == "Stable":
@@ -127,7 +127,7 @@ async def test_group_with_a_member_is_managed(
             assert list(await admin.list_group_offsets(group)) == list(places)
             with pytest.raises(trikafka.BrokerResponseError, match="NON_EMPTY_GROUP"):
                 await admin.delete_groups([group])
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while True:
                 listed = {found.group_id: found for found in await admin.list_groups()}
                 if listed[group].state == "Empty":
@@ -149,7 +149,7 @@ async def test_consumer_protocol_group_is_listed(kafka_broker: object) -> None:
         )
         other.subscribe([name])
         try:
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 while group not in (
                     listed := {found.group_id: found for found in await admin.list_groups()}
                 ):

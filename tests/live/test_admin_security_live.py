@@ -52,7 +52,7 @@ async def java(cluster: KafkaCluster, tool: str, *arguments: str) -> str:
 
 async def until(ask: Callable[[], Awaitable[T]], wanted: Callable[[T], bool]) -> T:
     """Ask until the answer is as wanted: the controller has a change before the brokers."""
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         while True:
             found = await ask()
             if wanted(found):

@@ -43,7 +43,7 @@ async def _make_topic(bootstrap: str) -> None:
 
 async def delivered(producer: Producer, value: bytes, partition: int) -> bytes:
     """Send a record until one is delivered, despite any standstill; return its value."""
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         for attempt in itertools.count():
             with suppress(DeliveryTimeoutError):
                 await producer.send("t", last := b"%s %d" % (value, attempt), partition=partition)

@@ -65,19 +65,19 @@ async def test_replica_in_the_rack_is_read(
             bootstrap_servers=bootstrap, auto_offset_reset="earliest", client_rack="b"
         ) as consumer:
             consumer.assign(tps)
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 got = sorted([(await consumer.receive()).value for _ in range(30)])
             assert got == sorted(f"first {number}".encode() for number in range(30))
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 while nodes_asked(consumer) != {1}:
                     await consumer.receive_batch(timeout=0.1)
             await cluster.brokers[1].kill()
             await write("second")
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 got = sorted([(await consumer.receive()).value for _ in range(30)])
             assert got == sorted(f"second {number}".encode() for number in range(30))
             # A leader that does not know of the broker's end yet names it once more.
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 while 1 in nodes_asked(consumer):
                     await consumer.receive_batch(timeout=0.1)
 
@@ -111,7 +111,7 @@ async def test_fetches_survive_restarts(
     async def more() -> None:
         """Wait until each partition has delivered a new record."""
         before = [len(seen[number]) for number in range(3)]
-        with trio.fail_after(90):
+        with trio.fail_after(240):
             while any(len(seen[number]) < before[number] + 10 for number in range(3)):  # noqa: ASYNC110
                 await trio.sleep(0.02)
 
@@ -130,7 +130,7 @@ async def test_fetches_survive_restarts(
         await cluster.start()
         await more()
         silent.set()
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await over.wait()  # a record may be read before its writer has the ack
             while any(len(seen[number]) < written[number] for number in range(3)):  # noqa: ASYNC110
                 await trio.sleep(0.02)
@@ -157,6 +157,6 @@ async def test_fetch_of_500_partitions_is_incremental(kafka_broker: KafkaBroker)
         await consumer.receive_batch(timeout=1)
         # No change is left to report once the broker leads all of these partitions. It may have
         # ended an earlier session for the sake of another client's.
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while session._id <= 0 or session._changed:
                 await consumer.receive_batch(timeout=0.5)

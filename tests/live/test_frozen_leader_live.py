@@ -70,7 +70,7 @@ async def frozen(cluster: Cluster, node: int, topic: str) -> AsyncIterator[float
     broker = next(broker for broker in cluster.brokers if broker.node_id == node)
     await broker.freeze()
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await leader_of(others(cluster, node), topic, besides=node)
         yield trio.current_time()
     finally:
@@ -91,7 +91,7 @@ async def markers_written(cluster: Cluster, transactional_id: str) -> None:
     sent the markers leaves them to the next one, and the next transaction waits for these.
     """
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while True:
                 found = await admin.describe_transactions([transactional_id])
                 if found[transactional_id].state == "CompleteCommit":
@@ -101,7 +101,7 @@ async def markers_written(cluster: Cluster, transactional_id: str) -> None:
 
 async def until(true: Callable[[], object]) -> None:
     """Wait until a condition holds."""
-    with trio.fail_after(90):
+    with trio.fail_after(240):
         while not true():  # noqa: ASYNC110
             await trio.sleep(0.05)
 
@@ -121,7 +121,7 @@ async def settled(cluster: Cluster) -> None:
             return await trio.open_tcp_stream(host, port)
 
         async with trikafka.open_admin(bootstrap_servers=address, dial=dial) as admin:
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 while True:
                     topics = await admin.list_topics(include_internal=True)
                     parts = [part for parts in topics.values() for part in parts]
@@ -260,7 +260,7 @@ async def test_broker_that_thaws_keeps_its_partitions(
         acks = [await producer.enqueue(topic, b"%d" % number) for number in range(1, 20)]
         await trio.sleep(SESSION_MS / 1000 - 1.5)
         await broker.thaw()
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             for ack in acks:
                 await ack.wait()
     assert await read_all(cluster, topic, 20) == [b"%d" % number for number in range(20)]

@@ -32,7 +32,7 @@ async def test_internal_topics_are_excluded(kafka_broker: KafkaBroker, exclude: 
         group_id=f"internal-{exclude}", **where, **settings
     ) as consumer:
         consumer.subscribe(SubscriptionPattern("plain|__consumer_offsets"))
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while (record := await consumer.receive()).topic != "plain":
                 pass
         assert record.value == b"x"

@@ -66,7 +66,7 @@ async def test_records_are_sent_with_fewer_acks(kafka_broker: KafkaBroker, acks:
             assert metadata.offset == (number if acks else None)
     async with open_consumer(bootstrap_servers=bootstrap) as consumer:
         place = TopicPartition(topic, 0)
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             # Without acks the broker may still have requests to handle.
             while (await consumer.end_offsets([place]))[place] < 100:
                 pass

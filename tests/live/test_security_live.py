@@ -161,7 +161,7 @@ async def test_stores_are_read_as_by_java(secured: KafkaCluster, tmp_path: Path)
 
 async def test_missing_certificate_is_explained(secured: KafkaCluster) -> None:
     with (
-        trio.fail_after(60),
+        trio.fail_after(240),
         pytest.raises(HandshakeError, match=r"asks for (one|a client certificate).*ssl_certfile"),
     ):
         async with trikafka.open_admin(**mutual(secured)):
@@ -224,7 +224,7 @@ async def test_wrong_settings_are_explained(
 async def test_plain_port_is_explained(secured: KafkaCluster) -> None:
     settings = {**secured.client_settings("PLAIN"), "bootstrap_servers": secured.bootstrap_servers}
     with (
-        trio.fail_after(60),
+        trio.fail_after(240),
         pytest.raises((BootstrapError, HandshakeError), match=r"(may|does) not speak TLS"),
     ):
         async with trikafka.open_admin(**settings):
@@ -245,7 +245,7 @@ async def test_unknown_mechanism_names_the_offered_ones(secured: KafkaCluster) -
 
     settings = {**secured.client_settings("PLAIN"), "sasl_mechanism": "OWN", "plugins": [Own()]}
     with (
-        trio.fail_after(60),
+        trio.fail_after(240),
         pytest.raises(
             AuthenticationError, match=r"does not offer OWN; it offers: .*PLAIN.*SCRAM-SHA-256"
         ),

@@ -142,7 +142,7 @@ async def test_record_refused_at_the_commit_aborts(kafka_broker: KafkaBroker) ->
         bootstrap_servers=bootstrap, transactional_id=topic, linger_ms=0
     ) as producer:
         for number in range(30):
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 with pytest.raises(TransactionAbortableError):
                     async with producer.transaction():
                         await producer.enqueue(topic, b"x" * 10_000)
@@ -419,7 +419,7 @@ async def test_producer_survives_a_version_upgrade(make_kafka_cluster: MakeKafka
     """A cluster with transaction.version below 2 is raised to 2 while the producer works."""
     bootstrap = make_kafka_cluster(properties=PATIENT).bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await admin.update_features({"transaction.version": 1}, downgrade="safe")
     with trio.fail_after(400):
         topic = await make_topic(bootstrap)

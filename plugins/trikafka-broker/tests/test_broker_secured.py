@@ -103,7 +103,7 @@ def read_output(process: subprocess.Popen[str]) -> tuple[dict[str, Any], list[st
 
 async def refused(settings: dict[str, Any]) -> None:
     """Check that a user without a rule may connect, and do nothing else."""
-    with trio.fail_after(90):
+    with trio.fail_after(240):
         async with trikafka.open_admin(**settings) as admin:
             with pytest.raises(
                 trikafka.AuthorizationError, match=r"topic 'new'.*the operation Create"

@@ -44,7 +44,7 @@ async def known_with(
     admin: trikafka.Admin, name: str, partitions: int, topic_id: uuid.UUID | None = None
 ) -> None:
     """Wait until the brokers know the topic with its number of partitions, and all leaders."""
-    with trio.fail_after(90):
+    with trio.fail_after(240):
         while True:
             with suppress(trikafka.UnknownTopicOrPartitionError):
                 found = (await admin.describe_topics([name]))[name]
@@ -82,7 +82,7 @@ async def settled(bootstrap_servers: str) -> None:
     A commit is answered before its markers are in the logs.
     """
     async with trikafka.open_admin(bootstrap_servers=bootstrap_servers) as admin:
-        with trio.fail_after(90):
+        with trio.fail_after(240):
             # A coordinator that is just being elected lists nothing yet, without an error. Other
             # processes have transactions at this broker, too: the later ones do not matter here.
             looks, ending = 0, set[str]()
@@ -108,7 +108,7 @@ async def make_anew(bootstrap_servers: str, topic: str, records: int) -> None:
     """Delete a topic and create it again, with other records."""
     async with trikafka.open_admin(bootstrap_servers=bootstrap_servers) as admin:
         await admin.delete_topics([topic])
-        with trio.fail_after(90):
+        with trio.fail_after(240):
             while True:
                 try:
                     await create_known(admin, topic)

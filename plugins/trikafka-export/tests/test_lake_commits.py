@@ -240,7 +240,7 @@ async def test_silent_catalog_is_an_error(
         )
         assert sink is not None
         with (
-            trio.fail_after(90),
+            trio.fail_after(240),
             pytest.raises(ExportError, match=r"catalog or store has not responded for 1 s"),
         ):
             async with sink:

@@ -92,7 +92,7 @@ async def test_unusable_catalog_shows_no_secret(
         "catalog": "lake",
         **{f"catalog.{name}": value for name, value in properties.items()},
     }
-    with trio.fail_after(60), pytest.raises(ExportError, match="catalog 'lake'") as caught:
+    with trio.fail_after(240), pytest.raises(ExportError, match="catalog 'lake'") as caught:
         await trikafka.check_export("a.table", sink_options=options)
     assert MARK not in "".join(traceback.format_exception(caught.value))
 

@@ -31,7 +31,7 @@ def fails(*args: Any, **kwargs: Any) -> Any:
 
 
 async def export(cluster: ScriptedCluster, root: Path, *plugins: object) -> trikafka.ExportResult:
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         return await trikafka.export(
             "t",
             str(root),

@@ -157,7 +157,7 @@ async def test_loop_is_not_blocked_by_spark(
             out, err = await trio.to_thread.run_sync(process.communicate)
         assert process.returncode == 0, err
         assert err == "", "Spark does not write to the terminal"
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while list(temporary.iterdir()):  # noqa: ASYNC110  (a worker may just be ending)
                 await trio.sleep(0.02)
         gaps.append(int(out.split()[-1]))

@@ -115,7 +115,7 @@ async def test_msk_iam_works_by_options(where: str, installed: bool, tmp_path: P
             filter(None, [str(archive), os.environ.get("PYTHONPATH")])
         )
     broker = Refusing()
-    with trio.fail_after(90):
+    with trio.fail_after(240):
         async with trio.open_nursery() as nursery:
             [listener] = await nursery.start(
                 partial(trio.serve_tcp, broker.serve, 0, host="127.0.0.1")

@@ -34,7 +34,7 @@ async def _prepare(cluster: KafkaCluster) -> None:
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topics({"copies": trikafka.NewTopic(2, 1)})
         await admin.create_acls(RULES)
-        with trio.fail_after(90):  # the controller has the rules before the broker
+        with trio.fail_after(240):  # the controller has the rules before the broker
             while len(await admin.describe_acls()) < len(RULES):  # noqa: ASYNC110
                 await trio.sleep(0.02)
 
