@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Awaitable, Callable
 
 import trio
 from producing import ready
 
-from trikafka._api.producer.waiting import current
+from trikafka._api.producer.waiting import Fairness, current
 
 #: Takes a few milliseconds, and these records fit into the buffer.
 _CALLS = 50_000
@@ -36,9 +35,9 @@ def test_turns_belong_to_one_run() -> None:
     other_had_its_turn, done = threading.Event(), threading.Event()
 
     async def other() -> None:
+        current.fairness = Fairness(3_600)  # a turn that lasts as long as the test
         async with ready() as (_, producer):
             await producer.enqueue("t", b"x")
-            current.fairness.due = math.inf  # as if it always had its turn a moment ago
             other_had_its_turn.set()
             await trio.to_thread.run_sync(done.wait)
 

@@ -415,9 +415,8 @@ def test_cursor_that_ends_meanwhile_gives_no_record(implementation: ModuleType) 
                 source.records.follow(None)
             return trio.current_time()
 
-        source.records = implementation.RecordIterator(
-            source.record, 1.0, known_current_task(), now
-        )
+        turn = implementation.Turn(1.0, known_current_task(), now)
+        source.records = implementation.RecordIterator(source.record, turn)
         assert (await source.records.__anext__()).offset == 0
         calls[:] = [1]
         rest = [record.offset async for record in source.records]
@@ -439,3 +438,44 @@ def test_dropped_source_is_freed(implementation: ModuleType) -> None:
     in_virtual_time(main)
     gc.collect()
     assert gone[0]() is None
+
+
+# The turn.
+
+
+def test_call_passes_within_its_turn(implementation: ModuleType) -> None:
+    async def main() -> None:
+        clock: Any = trio.lowlevel.current_clock()
+        turn = implementation.Turn(1.0, known_current_task(), trio.current_time)
+        assert turn.is_over
+        assert not turn.passes()
+        turn.begin()
+        clock.jump(0.999)
+        assert turn.passes()
+        clock.jump(0.002)
+        assert turn.is_over
+        assert not turn.passes()
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("now", [None, trio.current_time])
+def test_cancelled_task_does_not_pass(implementation: ModuleType, now: Any) -> None:
+    async def main() -> None:
+        turn = implementation.Turn(60.0, known_current_task(), now)
+        turn.begin()
+        with trio.CancelScope() as scope:
+            assert turn.passes()
+            scope.cancel()
+            assert not turn.passes()
+            await trio.lowlevel.checkpoint()
+        assert turn.passes()
+
+    in_virtual_time(main)
+
+
+def test_no_call_passes_without_known_tasks(implementation: ModuleType) -> None:
+    turn = implementation.Turn(60.0, None)
+    turn.begin()
+    assert not turn.is_over
+    assert not turn.passes()

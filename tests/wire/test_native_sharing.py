@@ -174,9 +174,9 @@ class Source:
         self.asked = 0
         self.iterator = module.DeliveryIterator(
             self.wait,
-            TURN,
-            settings.get("current_task", known_current_task()),
-            trio.current_time,
+            module.Turn(
+                TURN, settings.get("current_task", known_current_task()), trio.current_time
+            ),
             self.world.buffer,
             "parts",
             self.world.kind,
@@ -263,9 +263,9 @@ async def test_record_taken_meanwhile_is_not_at_hand(
 ) -> None:
     """A signal's handler may run in a call of Python, such as that of the clock."""
     source = Source(implementation)
+    turn = implementation.Turn(TURN, known_current_task(), lambda: source.now())
     source.iterator = implementation.DeliveryIterator(
-        *(source.wait, TURN, known_current_task(), lambda: source.now()),
-        *(source.world.buffer, "parts", source.world.kind, None),
+        source.wait, turn, source.world.buffer, "parts", source.world.kind, None
     )
     source.now = trio.current_time
     await source.iterator.__anext__()
@@ -317,4 +317,6 @@ def test_strange_arguments_do_not_crash() -> None:
     front = native.BufferFront()
     assert front.pop_front() is None
     with pytest.raises(TypeError):
-        native.DeliveryIterator(None, 1.0, None, None, front, None, object, None)
+        native.DeliveryIterator(None, native.Turn(1.0, None), front, None, object, None)
+    with pytest.raises(TypeError):
+        native.DeliveryIterator(None, None, front, None, native.HeldRecords, None)

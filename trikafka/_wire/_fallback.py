@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trikafka._wire import _format as f
 from trikafka._wire import compression as codecs
-from trikafka._wire._fallback_iterating import Cursor, RecordIterator
+from trikafka._wire._fallback_iterating import Cursor, RecordIterator, Turn
 from trikafka._wire._fallback_json import split_json_lines
 from trikafka._wire._fallback_lines import render_rows, split_lines
 from trikafka._wire._fallback_partitioning import (
@@ -56,6 +56,7 @@ __all__ = [
     "OpenBatches",
     "OpenEntry",
     "RecordIterator",
+    "Turn",
     "end_of_batches",
     "fill",
     "find_unfit",

@@ -5,6 +5,8 @@ The interface of ``_native_iterating.pxi``, with the same outcome.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Self
 
@@ -62,16 +64,53 @@ class Cursor:
         return self._batch[self._index :]
 
 
+class Turn:
+    """A short time in which a series of calls, which have nothing to wait for, needs no checkpoint.
+
+    No turn has begun at first.
+
+    Args:
+        seconds: The length of a turn.
+        current_task: Returns the running task. It is ``None`` if Trio's tasks lack the attributes
+            that ``passes`` reads: then no call passes.
+        now: Gives the time if the clock is not the system's.
+    """
+
+    __slots__ = ("_begun", "_current_task", "_now", "_seconds")
+
+    def __init__(
+        self,
+        seconds: float,
+        current_task: Callable[[], object] | None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self._seconds = seconds
+        self._current_task = current_task
+        self._now = now or time.perf_counter
+        self._begun = -math.inf
+
+    def begin(self) -> None:
+        """Begin a turn: other tasks have just run."""
+        self._begun = self._now()
+
+    @property
+    def is_over(self) -> bool:
+        """True unless a turn began less than ``seconds`` ago."""
+        return self._now() - self._begun >= self._seconds
+
+    def passes(self) -> bool:
+        """Return whether the turn is not over, and the task neither cancelled nor interrupted."""
+        if self.is_over or self._current_task is None:
+            return False
+        task: Any = self._current_task()
+        return not (task._cancel_status.effectively_cancelled or task._runner.ki_pending)
+
+
 class RecordIterator:
     """The asynchronous iterator that gives a task of Trio's the records of a cursor.
 
     ``wait()`` is the complete way to the next record. The fast way is taken while the cursor is
-    live, the task is not cancelled, Ctrl-C is not pending, and the last checkpoint was less than
-    ``turn`` seconds ago. The pure implementation always takes the complete way.
-
-    ``current_task`` returns the running task. It is ``None`` if Trio's tasks lack the attributes
-    that the fast way reads: then there is no fast way. ``now`` gives the time if the clock is not
-    the system's.
+    live and ``turn`` lets it pass. The pure implementation always takes the complete way.
     """
 
     __slots__ = ("_wait",)
@@ -79,9 +118,7 @@ class RecordIterator:
     def __init__(
         self,
         wait: Callable[[], Coroutine[Any, Any, AnyRecord]],
-        turn: float,
-        current_task: Callable[[], object] | None,
-        now: Callable[[], float] | None,
+        turn: Turn,
     ) -> None:
         self._wait = wait
 

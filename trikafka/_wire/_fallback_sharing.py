@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
+from trikafka._wire._fallback_iterating import Turn
 from trikafka.types import AnyRecord
 
 #: States of a record. ``RecordState`` has them all; tests hold the two lists together.
@@ -247,15 +248,12 @@ class DeliveryIterator:
     """The asynchronous iterator that gives a task of Trio's the deliveries of a share consumer.
 
     ``wait()`` is the complete way to the next delivery. The fast way is taken while a record is at
-    the front of ``buffer``, the task is not cancelled, Ctrl-C is not pending, and the last
-    checkpoint was less than ``turn`` seconds ago. The pure implementation always takes the complete
-    way.
+    the front of ``buffer`` and ``turn`` lets it pass. The pure implementation always takes the
+    complete way.
 
     Args:
         wait: The complete way.
-        turn: The length of a turn, in seconds.
-        current_task: Returns the running task; ``None``: there is no fast way.
-        now: Gives the time if the clock is not the system's.
+        turn: The turn of the task that iterates.
         buffer: What the records are taken from.
         parts: The consumer's parts, for its deliveries.
         kind: The type of a delivery, which has an attribute ``record``.
@@ -267,9 +265,7 @@ class DeliveryIterator:
     def __init__(
         self,
         wait: Callable[[], Coroutine[Any, Any, Any]],
-        turn: float,
-        current_task: Callable[[], object] | None,
-        now: Callable[[], float] | None,
+        turn: Turn,
         buffer: BufferFront,
         parts: object,
         kind: type[HeldRecords],

@@ -8,7 +8,7 @@
 #
 # 1. the cursor is live: no seek, pause or revocation, no news of the whole consumer;
 # 2. the task is not cancelled, and Ctrl-C is not pending;
-# 3. the turn is not over: the last checkpoint was less than ``turn`` seconds (1 ms) ago.
+# 3. the turn is not over: the last checkpoint was less than a millisecond ago.
 #
 # In every other case ``__anext__`` returns the coroutine of the complete way, which has a
 # checkpoint and begins the next turn. A record takes 0.2 microseconds here. The conditions are
@@ -113,39 +113,56 @@ cdef class _Source:
         """Return the coroutine that makes the result in every other case."""
 
 
-cdef class _Turns(_Source):
-    """The part of an iterator that knows the turns: whether an item may be delivered at once."""
+@cython.final
+cdef class Turn:
+    """See ``_fallback_iterating``."""
 
-    cdef object wait
     cdef object current_task
     cdef object now
-    cdef double turn  # seconds
-    cdef int64_t turn_ns
+    cdef double seconds
+    cdef int64_t ns
     cdef int64_t begun_ns
     cdef double begun  # by ``now``
 
-    def __cinit__(self, wait, double turn, current_task, now, *others):
-        self.wait, self.current_task, self.now = wait, current_task, now
-        self.turn, self.turn_ns = turn, <int64_t>(turn * 1e9)
+    def __init__(self, double seconds, current_task, now=None):
+        self.seconds, self.current_task, self.now = seconds, current_task, now
+        self.ns = <int64_t>(seconds * 1e9)
         self.begun, self.begun_ns = -1e300, 0
 
-    cdef void begin_turn(self) except *:
+    cpdef void begin(self) except *:
         if self.now is None:
             self.begun_ns = now_ns()
         else:
             self.begun = self.now()
 
+    @property
+    def is_over(self):
+        return self.ended()
+
+    def passes(self):
+        return self.goes_on()
+
+    cdef bint ended(self) except -1:
+        if self.now is None:
+            return not 0 <= now_ns() - self.begun_ns < self.ns
+        return not <double>self.now() - self.begun < self.seconds
+
     cdef bint goes_on(self) except -1:
         """Return whether the turn is not over, and the task neither cancelled nor interrupted."""
-        if not self.in_turn():
+        if self.current_task is None or self.ended():
             return False
         task = self.current_task()
         return not task._cancel_status.effectively_cancelled and not task._runner.ki_pending
 
-    cdef bint in_turn(self) except -1:
-        if self.now is None:
-            return 0 <= now_ns() - self.begun_ns < self.turn_ns
-        return <double>self.now() - self.begun < self.turn
+
+cdef class _Turns(_Source):
+    """The part of an iterator that knows its turn: whether an item may be delivered at once."""
+
+    cdef object wait
+    cdef Turn turn
+
+    def __cinit__(self, wait, Turn turn not None, *others):
+        self.wait, self.turn = wait, turn
 
     cdef object complete_way(self, int step):
         return self.wait()
@@ -172,14 +189,14 @@ cdef class RecordIterator(_Turns):
         return awaitable_of(self)
 
     def follow(self, Cursor cursor):
-        self.cursor = None if self.current_task is None else cursor
+        self.cursor = None if self.turn.current_task is None else cursor
 
     def turn_begun(self):
-        self.begin_turn()
+        self.turn.begin()
 
     # The cursor is looked at last: `goes_on` calls Python, where a signal's handler may end it.
     cdef bint has_next(self, int step) except -1:
-        if self.cursor is None or not self.goes_on():
+        if self.cursor is None or not self.turn.goes_on():
             return False
         return self.cursor is not None and self.cursor.live
 

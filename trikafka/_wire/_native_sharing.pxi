@@ -342,8 +342,7 @@ cdef class DeliveryIterator(_Turns):
     cdef double keep_until
 
     def __init__(
-        self, wait, double turn, current_task, now, BufferFront buffer not None, parts, kind,
-        deliver,
+        self, wait, turn, BufferFront buffer not None, parts, kind, deliver,
     ):
         if not (isinstance(kind, type) and issubclass(kind, HeldRecords)):
             raise TypeError("deliveries are a subclass of HeldRecords")
@@ -354,7 +353,7 @@ cdef class DeliveryIterator(_Turns):
         return self
 
     def __anext__(self):
-        if self.current_task is None or self.buffer.front() is None:
+        if self.turn.current_task is None or self.buffer.front() is None:
             return self.wait()
         return awaitable_of(self)
 
@@ -363,11 +362,11 @@ cdef class DeliveryIterator(_Turns):
 
     def turn_begun(self, double keep_until=float("inf")):
         self.keep_until = keep_until
-        self.begin_turn()
+        self.turn.begin()
 
     # The record is looked at last: `goes_on` calls Python, where a signal's handler may take it.
     cdef bint has_next(self, int step) except -1:
-        return self.current_task is not None and self.goes_on() and self.buffer.front() is not None
+        return self.turn.goes_on() and self.buffer.front() is not None
 
     cdef object next_item(self, int step):
         cdef Py_ssize_t index = self.buffer._index

@@ -40,7 +40,8 @@ def record_iterator(whole_way: Callable[[], Coroutine[Any, Any, Record]]) -> Rec
     # The iterator reads the monotonic clock itself where Trio does; a test's virtual clock has to
     # be asked.
     now = None if uses_system_clock() else trio.current_time
-    return _implementation.current.RecordIterator(whole_way, TURN, known_current_task(), now)
+    native = _implementation.current
+    return native.RecordIterator(whole_way, native.Turn(TURN, known_current_task(), now))
 
 
 def uses_system_clock() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -137,10 +136,8 @@ class Ack(_DeliveryHandle):
                     raise
                 if batch.parts:
                     batch, index = batch.part(index)
-        elif time.perf_counter() >= current.fairness.due:
+        elif not current.fairness.passes():
             await current.fairness.checkpoint()
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
         return batch.metadata(index, self._timestamp)
 
 

@@ -7,7 +7,6 @@ Its methods check their arguments, and append records to the accumulator of the 
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -140,6 +139,7 @@ class Producer(MeteredClient):
         self._telemetry = self._context.telemetry
         self._manager = self._context.produce
         self._fairness = current.fairness
+        self._passes = self._fairness.passes
         self._transaction = self._context.transaction
         self._transactions = self._context.transactions
         self._quick_append = cast("Callable[..., Ack | None]", self._manager.append)
@@ -368,11 +368,9 @@ class Producer(MeteredClient):
 
         After an error or a cancellation, nothing was accepted.
         """
-        if time.perf_counter() >= self._fairness.due:
+        if not self._passes():
             self._context.home.check()  # not for each record: it takes a tenth of the call
             await self._fairness.checkpoint()
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
             self._raise_closed()
         ack = self._append(topic, value, key, headers, timestamp, partition)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-import time
 
 import trio
+
+from ..._wire import _implementation
+from ..client.turns import known_current_task
 
 #: The most seconds for which one task may enqueue records, or collect acks, before others run.
 FAIRNESS = 0.001
 
 
 class Fairness:
-    """The time of the next full checkpoint in a series of calls that have nothing to wait for.
+    """The turn of a series of calls that have nothing to wait for.
 
     Each such call checks for cancellation. Once a millisecond, one of them also lets other tasks
     run, unless its task has slept in the meantime, so that they have run already.
+
+    A call awaits :meth:`checkpoint` if :meth:`passes` returns False.
     """
 
     # A full checkpoint reschedules the task and costs 6 to 9 µs; a check for cancellation alone
@@ -27,22 +32,23 @@ class Fairness:
     # one checkpoint of any of them lets all others run. One for the whole process would be wrong: a
     # checkpoint in one thread does not let the tasks of another thread's run go on.
     #
-    # Calls that every record passes (send, enqueue, Ack.wait) check the clock themselves. To await
-    # ``checkpoint`` would double their cost.
-    __slots__ = ("due",)
+    # To await ``checkpoint`` in each call would double its cost. ``passes`` looks at the clock and
+    # at the task's cancellation in one call of compiled code.
+    __slots__ = ("_turn", "passes")
 
-    def __init__(self) -> None:
-        self.due = 0.0
+    def __init__(self, seconds: float = FAIRNESS) -> None:
+        self._turn = _implementation.current.Turn(seconds, known_current_task())
+        #: Return whether the turn is not over, and the task neither cancelled nor interrupted.
+        self.passes = self._turn.passes
 
     async def checkpoint(self) -> None:
         """Check for cancellation; let other tasks run if that is due."""
-        now = time.perf_counter()
         task = trio.lowlevel.current_task()
-        if now >= self.due:
-            self.due = now + FAIRNESS  # until then no other task needs a checkpoint
+        if self._turn.is_over:
+            self._turn.begin()  # until its end no other task needs a checkpoint
             if task.custom_sleep_data is self:  # Trio resets it when the task wakes
                 await trio.lowlevel.checkpoint()
-                self.due = time.perf_counter() + FAIRNESS
+                self._turn.begin()
             task.custom_sleep_data = self
         await trio.lowlevel.checkpoint_if_cancelled()
 
@@ -50,8 +56,10 @@ class Fairness:
 class _OfThread(threading.local):
     """The ``Fairness`` of each thread, which has at most one run of Trio at a time."""
 
-    def __init__(self) -> None:
-        self.fairness = Fairness()
+    # made at its first use, which is in a task: Trio's tasks are looked at
+    @functools.cached_property
+    def fairness(self) -> Fairness:
+        return Fairness()
 
 
 # A thread-local variable and not a RunLocal, which is slower: each wait for a known ack looks here.

@@ -56,8 +56,10 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         core = parts.core
         now = None if parts.core.own_clock else parts.core.now
         deliver = self._deliver if parts.deserializers is not None else None
-        self._deliveries = _implementation.current.DeliveryIterator(
-            *(self.receive, _TURN, core.current_task, now, core.buffer, parts, Delivery, deliver)
+        native = _implementation.current
+        turn = native.Turn(_TURN, core.current_task, now)
+        self._deliveries = native.DeliveryIterator(
+            self.receive, turn, core.buffer, parts, Delivery, deliver
         )
 
     @property
