@@ -55,6 +55,8 @@ def test_blocks_accept_and_release() -> None:
             with pytest.raises(IllegalStateError, match="entered only once"):
                 async with first:
                     pass
+            with pytest.raises(IllegalStateError, match="left once"):
+                await first.__aexit__(None, None, None)
 
     with nothing_left("asyncio"):
         run(main)

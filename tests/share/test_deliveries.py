@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import trio
-from sharing import cluster_of, queue_of, shared, states, until
+from sharing import cluster_of, queue_of, shared, states, take_complete_ways, until
 from trio.testing import MockClock as Clock
 
 from trikafka.errors import (
@@ -108,6 +109,25 @@ async def test_a_block_is_entered_once(autojump_clock: Clock) -> None:
                     pass
             with pytest.raises(IllegalStateError, match="leave the block"):
                 await delivery.acknowledged()
+
+
+@pytest.mark.parametrize("quick", [True, False])
+async def test_a_block_is_left_once(autojump_clock: Clock, quick: bool) -> None:
+    async with cluster_of(records=3) as cluster, queue_of(cluster) as queue:
+        if not quick:
+            take_complete_ways(queue)
+        for error in (None, LookupError()):
+            delivery = await queue.receive()
+            with pytest.raises(IllegalStateError, match="left once"):
+                await delivery.__aexit__(None, None, None)
+            with suppress(LookupError):
+                async with delivery:
+                    if error is not None:
+                        raise error
+            for _ in range(2):
+                with pytest.raises(IllegalStateError, match="left once"):
+                    await delivery.__aexit__(None, None, None)
+        assert queue.health().ok
 
 
 async def test_the_limit_of_deliveries_archives(autojump_clock: Clock) -> None:

@@ -97,7 +97,10 @@ class _Held:
         # does. If the block ended before its own arrived, it is waited for here. Another one that
         # arrives in this wait is raised: it arrives once only.
         task = self._task
-        assert task is not None
+        if task is None:
+            raise IllegalStateError(
+                "this delivery has no open block: a block is entered once, and left once"
+            )
         self._task = None
         cut = cancelled = arrived = False
         if self._cut:

@@ -239,14 +239,16 @@ class _Held(_HeldRecords):
         trace: TracebackType | None,
     ) -> bool:
         scope = self._scope
-        assert scope is not None
         scopes = self._parts.core.scopes
+        if scope is None or scope is scopes.left:
+            raise IllegalStateError(
+                "this delivery has no open block: a block is entered once, and left once"
+            )
         try:
-            if error is None and scopes.leave(scope):
-                self._scope = scope = scopes.left
-            else:
+            if error is not None or not scopes.leave(scope):
                 scope.__exit__(kind, error, trace)
         finally:
+            self._scope = scopes.left
             held = self._leave(clean=error is None)
         if scope.cancelled_caught:
             raise self._cut() from None
