@@ -102,6 +102,43 @@ async def test_errors_are_retried_in_one_delivery(autojump_clock: Clock) -> None
         assert states(cluster) == ["acknowledged"]
 
 
+@pytest.mark.parametrize("said", ["accept", "release", "reject"])
+async def test_a_failed_attempt_decides_nothing(autojump_clock: Clock, said: str) -> None:
+    counts = []
+
+    async def handle(delivery: Delivery) -> None:
+        counts.append(delivery.delivery_count)
+        if len(counts) == 1:
+            getattr(delivery, said)()
+            raise OSError("not yet")
+
+    async with jobs(1) as cluster:
+        retry = RetryPolicy(OSError)
+        await run_until(lambda: len(counts) == 2, lambda: worked(cluster, handle, retry=retry))
+        assert counts == [1, 1]
+        assert states(cluster) == ["acknowledged"]
+
+
+@pytest.mark.parametrize("how", ["pause", "fatal"])
+async def test_an_accept_before_a_failure_is_none(autojump_clock: Clock, how: str) -> None:
+    """The pause before the next attempt is cut off, or the error ends the run."""
+    failed = []
+
+    async def handle(delivery: Delivery) -> None:
+        delivery.accept()
+        failed.append(delivery)
+        raise OSError("not yet") if how == "pause" else trio.ClosedResourceError
+
+    async with jobs(1) as cluster:
+        retry = RetryPolicy(OSError, backoff_ms=60_000)
+        if how == "pause":
+            await run_until(lambda: bool(failed), lambda: worked(cluster, handle, retry=retry))
+        else:
+            with pytest.raises(trio.ClosedResourceError):
+                await worked(cluster, handle, retry=retry)
+        assert states(cluster) == ["available"]
+
+
 async def test_a_handler_may_decide_itself(autojump_clock: Clock) -> None:
     seen = []
 

@@ -46,12 +46,12 @@ async def run_queue(
     ``release()`` or ``reject()``. While it runs, the record's lock is renewed. A handler whose lock
     is lost is cancelled, which a warning reports.
 
-    An exception of the handler releases the record, with a warning: the group delivers it again, to
-    any member. From the delivery ``reject_after`` on it is rejected instead. Without that setting
-    the group's own limit (``share.delivery.count.limit``, 5 by default) decides. An error that
-    every record would cause (a client or a stream that the program has closed, no permission)
-    releases the record and ends the run. If such an error can pass by itself, name its class in
-    ``retry``.
+    An exception of the handler releases the record, with a warning, whatever the handler has called
+    before: the group delivers it again, to any member. From the delivery ``reject_after`` on it is
+    rejected instead. Without that setting the group's own limit (``share.delivery.count.limit``, 5
+    by default) decides. An error that every record would cause (a client or a stream that the
+    program has closed, no permission) releases the record and ends the run. If such an error can
+    pass by itself, name its class in ``retry``.
 
     On a signal of ``stop_on`` the worker takes no more records, waits for the handlers (at most
     ``close_timeout_ms``), acknowledges, and leaves the group.
@@ -197,6 +197,9 @@ class QueueRun:
                 await await_user_call(f"the handler of {delivery!r}", call)
                 return
             except Exception as error:
+                # A word of the failed attempt must not count: not for the next attempt, nor if the
+                # pause before it is cut off.
+                delivery.retract()
                 failures += 1
                 policy = self._retry
                 # A handler with a nursery raises a group, which is judged by its members.

@@ -158,6 +158,11 @@ class _Held(_HeldRecords):
         core.holdings.opened(self, core.now())
         return self
 
+    def retract(self) -> None:
+        """Forget what the program has said inside the block, while the block is open."""
+        if self.acquired.are_open(self._start, self._stop):
+            self._verdict = None
+
     def lock_lost(self) -> None:
         """Cancel the block: its lock is lost."""
         acquired = self.acquired
