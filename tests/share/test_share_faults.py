@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from sharing import GROUP, cluster_of, queue_of, quiet, states, until
+from sharing import GROUP, cluster_of, queue_of, quiet, shared, states, until
 from trio.testing import MockClock as Clock
 
 import trikafka
@@ -23,6 +23,7 @@ from trikafka.errors import (
     TrikafkaError,
     from_code,
 )
+from trikafka.testing.share import RecordState
 
 
 async def test_a_close_settles_what_a_fetch_carries(autojump_clock: Clock) -> None:
@@ -524,6 +525,28 @@ async def test_refused_acknowledgements_are_logged(
 
 def _acknowledges(request: Any) -> bool:
     return any(part.acknowledgement_batches for item in request.topics for part in item.partitions)
+
+
+async def test_refusals_of_records_that_have_gone_end(autojump_clock: Clock) -> None:
+    """Another member has accepted the record since, and no other record comes."""
+    quiet()
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        cluster.shares.times.delivery_limit = 1_000
+        cluster.shares.times.lock = 5
+        rules = [
+            cluster.fail(api, 121, None, topic="t") for api in ("ShareAcknowledge", "ShareFetch")
+        ]
+        for _ in range(8):
+            with suppress(LockLostError):
+                async with await queue.receive():
+                    pass
+        await trio.sleep(1)
+        assert not queue.health().ok
+        shared(cluster)[0].state = RecordState.ACKNOWLEDGED
+        for rule in rules:
+            rule.remove()
+        await trio.sleep(20)
+        assert queue.health().ok
 
 
 @pytest.mark.parametrize(("code", "part"), [(121, True), (122, False), (-1, False), (42, False)])

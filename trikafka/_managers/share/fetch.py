@@ -142,6 +142,7 @@ class _Broker:
         #: When the last usable response to a fetch came, and the errors in it.
         self.fetched_at: float | None = None
         self.brought = False  # that response acquired records
+        self.lock = 0.0  # the seconds for which it locks records
         self.errors: dict[SharePartition, TrikafkaError] = {}
         #: Until when the partitions of the session rest that fail while others do not.
         self.rest_until = math.inf
@@ -155,7 +156,7 @@ class _Broker:
         self.without_outcome: float | None = None
 
     def fetched(
-        self, now: float, errors: dict[SharePartition, TrikafkaError], *, brought: bool
+        self, now: float, errors: dict[SharePartition, TrikafkaError], *, brought: bool, lock: float
     ) -> None:
         """Record a usable response to a fetch; ``brought``: it acquired records.
 
@@ -163,6 +164,7 @@ class _Broker:
         """
         self.fetched_at = now
         self.brought = brought
+        self.lock = lock
         resting = self.session.resting
         self.errors = {key: error for key, error in self.errors.items() if key in resting} | errors
         if not self.errors:
@@ -214,9 +216,20 @@ class _Broker:
             refusal.error = error
             refusal.until = now
 
-    def longest_refusal(self) -> _Refusal | None:
-        """Return the longest series of refusals without a success; ``None`` if there is none."""
-        return max(self.refusals.values(), key=lambda each: each.seconds, default=None)
+    # A refused record is delivered again at the end of its lock. If this member does not get the
+    # record, another one does. Then nothing is left here whose acknowledgement could succeed.
+    def longest_refusal(self, now: float, limit: float) -> _Refusal | None:
+        """Return the longest series of refusals without a success; ``None`` if there is none.
+
+        A series is over ``limit`` seconds after the end of a lock, unless records are held.
+        """
+        held = self.session.live_partitions()
+        series = (
+            each
+            for key, each in self.refusals.items()
+            if key in held or now < each.until + self.lock + limit
+        )
+        return max(series, key=lambda each: each.seconds, default=None)
 
     def has_outcomes(self) -> None:
         """Record that nothing sent waits for an outcome."""
@@ -752,7 +765,7 @@ class ShareFetcher:
                 await self._acquired(broker, part, sent, lock, losses, renewable=renewable)
         brought = any(part.acquired for part in response.partitions)
         now = trio.current_time()
-        broker.fetched(now, errors, brought=brought)
+        broker.fetched(now, errors, brought=brought, lock=lock)
         if fine and not broker.errors:
             broker.should_log(None)
             self.last_error = None
@@ -1086,7 +1099,7 @@ class ShareFetcher:
         Those that were refused for ``limit`` seconds, with no success between them, count too.
         """
         for broker in list(self._brokers.values()):
-            refusal = broker.longest_refusal()
+            refusal = broker.longest_refusal(now, limit)
             error = broker.failure or (None if refusal is None else refusal.error)
             since = now if broker.without_outcome is None else broker.without_outcome
             if refusal is not None and refusal.seconds >= limit:
