@@ -14,6 +14,7 @@ from trikafka_export.directory_store import DirectoryStore
 from trikafka_export.piece_log import ExportPiece, StagedFile
 from trikafka_export.plan import complete
 
+import trikafka
 from trikafka import ConfigurationError, ExportError, open_exporter
 from trikafka.interfaces import ExportPlan
 
@@ -111,6 +112,13 @@ def test_foreign_files_in_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"date=2026-01-01/theirs\.parquet"):
         store.load()
     store.close()
+
+
+async def test_check_of_foreign_files_advises_no_export(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"not ours")
+    with pytest.raises(ExportError, match=r"such as a\.parquet\); an export needs a dir") as caught:
+        await trikafka.check_export(tmp_path)
+    assert "choose" not in str(caught.value)
 
 
 def test_probe_of_a_killed_process_is_removed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ A value gives the same result alone and among others.
 from __future__ import annotations
 
 import re
+from datetime import date, time
 from decimal import Decimal
 from typing import Any
 
@@ -105,6 +106,63 @@ def test_invalid_value_is_a_dead_letter(value: bytes, what: str) -> None:
     assert re.search(what, why)
     assert len(why) <= 500
     assert "\n" not in why
+
+
+DAY, LATE = date(2024, 2, 29), time(23, 59, 59)
+
+
+@pytest.mark.parametrize(
+    ("type", "given", "found"),
+    [
+        ("date32", b'"2024-02-29"', DAY),
+        ("date32", b"19782", DAY),
+        ("date64", b'"2024-02-29"', DAY),
+        ("time32[s]", b'"23:59:59"', LATE),
+        ("time32[s]", b"86399", LATE),
+        ("time32[ms]", b'"23:59:59.250"', LATE.replace(microsecond=250_000)),
+        ("time64[us]", b'"23:59:59.000001"', LATE.replace(microsecond=1)),
+        (["date32"], b'["2024-02-29", null]', [DAY, None]),
+        (["time64[us]"], b'["23:59:59", null]', [LATE, None]),
+        ({"x": "time32[s]", "y": "int64"}, b'{"x": "23:59:59", "y": 1}', {"x": LATE, "y": 1}),
+    ],
+)
+def test_date_is_read_from_text_or_number(type: Any, given: bytes, found: Any) -> None:
+    decoder = JsonDecoder({"d": type, "n": "int64"})
+    values = [b'{"n": 1}', b'{"d": null}', b'{"d": ' + given + b"}"]
+    for _ in range(2):
+        array, wrong = decoder.decode(pa.array(values))
+        assert not wrong
+        assert array.to_pylist() == [
+            {"d": None, "n": 1},
+            {"d": None, "n": None},
+            {"d": found, "n": None},
+        ]
+
+
+def test_texts_and_numbers_of_dates_may_alternate() -> None:
+    values = [b'{"d": %d}' % n if n % 3 else b'{"d": "2024-02-29"}' for n in range(20)]
+    array, wrong = JsonDecoder({"d": "date32"}).decode(pa.array(values))
+    assert not wrong
+    assert array.field(0).cast(pa.int32()).to_pylist() == [
+        n if n % 3 else 19_782 for n in range(20)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type", "given", "what"),
+    [
+        ("date32", b'"2023-02-29"', "Failed to parse string: '2023-02-29'"),
+        ("date32", b'"2024-02-29T01:00:00"', "Failed to parse string"),
+        ("date32", b"1.5", "couldn't parse:1.5"),
+        ("time32[s]", b'"24:00:00"', "Failed to parse string"),
+        ("time32[s]", b'"10:00:00.5"', "Failed to parse string"),
+        ("time32[s]", b"86400", "not within the acceptable range"),
+    ],
+)
+def test_impossible_date_is_a_dead_letter(type: str, given: bytes, what: str) -> None:
+    array, wrong = JsonDecoder({"d": type}).decode(pa.array([b"{}", b'{"d": ' + given + b"}"]))
+    assert array.is_valid().to_pylist() == [True, False]
+    assert what in wrong[1]
 
 
 @pytest.mark.parametrize(

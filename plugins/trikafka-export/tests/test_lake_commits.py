@@ -268,6 +268,33 @@ def test_lost_responses_commit_each_plan_once(s3: S3Server) -> None:
     assert offsets(lake) == [*range(30)]
 
 
+def test_location_in_a_store_is_taken_as_it_is(s3: S3Server, tmp_path: Path) -> None:
+    """Readers of Iceberg decode nothing in the location of a table."""
+    import obstore
+
+    bucket = s3.bucket()
+    made = make_lake("iceberg", tmp_path)
+    keys = {
+        "endpoint": s3.url,
+        "region": "us-east-1",
+        "access-key-id": "the-key",
+        "secret-access-key": "the-secret-word",
+    }
+    options = made.options | {f"catalog.s3.{name}": value for name, value in keys.items()}
+    options["catalog.warehouse"] = f"s3://{bucket}/a%20b"
+    lake = IcebergLake(made.destination, options, Path(bucket))
+    log = log_of(lake)
+    plan = plan_of(pinned(log, lake), 1)
+    folder = lake.table.location().removeprefix(f"s3://{bucket}/")
+    assert folder.startswith("a%20b/")
+    store = s3.store(bucket)
+    files = files_of(
+        lake, log, plan, put=lambda name, data: obstore.put(store, f"{folder}/{name}", data)
+    )
+    log.commit(plan, files)
+    assert offsets(lake) == [*range(10)]
+
+
 def test_incomplete_delta_table_names_the_repair(tmp_path: Path) -> None:
     lake = make_lake("delta", tmp_path / "lake")
     lake.root.mkdir(parents=True)

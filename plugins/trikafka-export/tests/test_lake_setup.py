@@ -211,6 +211,14 @@ def test_misread_path_of_a_table_is_refused(tmp_path: Path) -> None:
         DeltaLog(lake_options({"destination": str(tmp_path / "a%20b"), "format": "delta"}))
 
 
+@pytest.mark.parametrize("prefix", ["a%2520b", "a%3Fb", "a%23b"])
+def test_prefix_that_deltalake_misreads_is_refused(prefix: str) -> None:
+    given = {"format": "delta", "destination": f"s3://bucket/{prefix}"}
+    with pytest.raises(ConfigurationError, match="the prefix of a Delta table must have no"):
+        DeltaLog(lake_options(given))
+    DeltaLog(lake_options({**given, "destination": "s3://bucket/a%20b%25"}))
+
+
 @pytest.mark.parametrize("option", ["catalog__warehouse", "location"])
 def test_address_that_pyiceberg_cuts_is_refused(option: str, tmp_path: Path) -> None:
     given = {"catalog__type": "sql", "catalog__uri": f"sqlite:///{tmp_path}/c.db"}

@@ -127,6 +127,26 @@ def test_invalid_address_hides_the_secrets(destination: str, options: Any, said:
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "name"),
+    [
+        ("a b", "a b"),
+        ("a%20b", "a b"),
+        ("a%2520b", "a%20b"),
+        ("a%3Fb", "a?b"),
+        ("a%23b", "a#b"),
+        ("100%", "100%"),
+        ("a%20", "a "),
+    ],
+)
+def test_quoted_sign_is_part_of_the_prefix(place: Bucket, prefix: str, name: str) -> None:
+    """An address is read once: a prefix that has a quoted sign is no shorter prefix."""
+    store, _ = store_of(f"s3://{place.bucket}/{prefix}", place.server.options)
+    store.open()
+    store.close()
+    assert [*place.server.objects(place.bucket)] == [f"{name}/_trikafka/lock"]
+
+
 def test_unknown_format_writes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match="no plugin writes format=orc"):

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from trikafka import ConfigurationError
 from trikafka.config.secrets import secret
@@ -73,6 +73,8 @@ _ENVIRONMENT = {
 #: Options of the connection, not of the store.
 CLIENT = ("allow_http", "timeout", "connect_timeout", "proxy_url", "root_certificate")
 _BLANK = re.compile(r"\s")
+#: Letters of a prefix with which the libraries would read the address as that of another place.
+_QUOTED = re.compile(r"[%?#\x00-\x1f\x7f]| $")
 _SECONDS = re.compile(r"\d+(?:\.\d+)?")
 _PACKAGE = "obstore"
 _HDFS_PACKAGE = "hdfs_native"
@@ -195,7 +197,12 @@ def _checked_url(destination: str) -> tuple[str, str]:
             f"{scheme}://bucket/prefix"
         )
     shown = "s3" if scheme == "s3a" else scheme
-    return scheme, f"{shown}://{address.netloc}" + (f"/{prefix}" if prefix else "")
+    return scheme, f"{shown}://{address.netloc}" + (f"/{_quoted(prefix)}" if prefix else "")
+
+
+def _quoted(prefix: str) -> str:
+    """Return a prefix as an address has it: signs that mean something there are quoted."""
+    return _QUOTED.sub(lambda found: quote(found[0]), prefix)
 
 
 def _check_hdfs(address: SplitResult) -> None:

@@ -258,7 +258,7 @@ class ExportStore(ABC):
         if stranger is not None:
             raise ExportError(
                 f"{self.title} holds {self.suffix} files that no export's manifest lists (such as "
-                f"{stranger}); readers would mix them with the export: choose an empty directory"
+                f"{stranger}); an export needs a directory without them, as readers would mix both"
             )
 
     def _where(self, kind: str, number: int) -> str:

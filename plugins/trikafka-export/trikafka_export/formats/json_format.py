@@ -6,6 +6,9 @@ A schema is JSON itself, with Arrow's names of types:
 
 A decimal is "decimal(10, 2)": ten digits, two of them behind the point. pyarrow reads it from a
 number or a text of JSON, digit by digit, and refuses a value that needs more digits.
+
+A date is a text, "2024-02-29", or the number of days since 1970; a time of day is a text,
+"23:59:59", or a number of its unit.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from trikafka import ConfigurationError, ExportError
@@ -31,6 +35,8 @@ _DEEPEST = 30
 #: The largest precision of a decimal, by its number of bits.
 _DIGITS = {"128": 38, "256": 76}
 _DECIMAL = re.compile(r"decimal(128|256)?\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
+#: The fault of a value that has a number for a text, or the reverse.
+_OTHER_KIND = re.compile("changed from (?:number to string|string to number)")
 #: Null items of lists.
 _NULLS = re.compile(rb"[\[,]\s*null")
 
@@ -44,11 +50,10 @@ class JsonDecoder(PartsDecoder):
         )
         self.type = pa.struct(list(self._schema))
         self._sizes = Sizes(self.type, AT_ONCE)
-        self._options = pj.ParseOptions(
-            explicit_schema=self._schema,
-            newlines_in_values=True,
-            unexpected_field_behavior="ignore",
-        )
+        # pyarrow reads dates and times of day from numbers only. Where values have texts for them,
+        # they are read as texts and converted. The kind that was found last is tried first.
+        as_texts = pa.schema([pa.field(each.name, _with_texts(each.type)) for each in self._schema])
+        self._kinds = [self._schema] + ([as_texts] if as_texts != self._schema else [])
 
     def check_readable(self, where: str) -> None:
         """Check that pyarrow reads all types of the schema from JSON; it does not read float16.
@@ -82,12 +87,9 @@ class JsonDecoder(PartsDecoder):
             # expected number of rows. If each value begins and ends with a brace, no object can
             # extend over two values.
             raise ValueError("a value is not a JSON object")
-        found = pj.read_json(
-            io.BytesIO(text), pj.ReadOptions(use_threads=False, block_size=size), self._options
-        )
-        if found.num_rows != len(values):
-            raise ValueError(f"{found.num_rows} JSON objects, not {len(values)}")
-        table = found.select(self._schema.names).cast(self._schema)
+        table = self._table(text, size)
+        if table.num_rows != len(values):
+            raise ValueError(f"{table.num_rows} JSON objects, not {len(values)}")
         arrays = [column.combine_chunks() for column in table.columns]
         if not arrays:
             return pa.array([{}] * len(values), self.type)
@@ -95,6 +97,67 @@ class JsonDecoder(PartsDecoder):
         # pyarrow reads invalid UTF-8, but other readers refuse a whole file because of it.
         array.validate(full=True)
         return array
+
+    def _table(self, text: bytes, size: int) -> pa.Table:
+        """Read objects of JSON; dates and times of day may all be numbers, or all be texts."""
+        errors = []
+        for kind in self._kinds:
+            options = pj.ParseOptions(
+                explicit_schema=kind, newlines_in_values=True, unexpected_field_behavior="ignore"
+            )
+            try:
+                found = pj.read_json(
+                    io.BytesIO(text), pj.ReadOptions(use_threads=False, block_size=size), options
+                ).select(self._schema.names)
+                if kind is not self._schema:
+                    found = pa.table(
+                        [
+                            _of_texts(column.combine_chunks(), field.type)
+                            for column, field in zip(found.columns, self._schema, strict=True)
+                        ],
+                        schema=self._schema,
+                    )
+                found = found.cast(self._schema)
+            except pa.ArrowInvalid as error:
+                errors.append(error)
+                continue
+            if errors:
+                self._kinds = self._kinds[::-1]
+            return found
+        # An error that only says that the value is of the other kind hides the fault.
+        raise next((each for each in errors if not _OTHER_KIND.search(str(each))), errors[0])
+
+
+def _is_of_text(type: pa.DataType) -> bool:
+    return bool(pa.types.is_date(type) or pa.types.is_time(type))
+
+
+def _with_texts(type: pa.DataType) -> pa.DataType:
+    """Return the type with texts in the place of dates and times of day."""
+    if pa.types.is_struct(type):
+        return pa.struct([pa.field(field.name, _with_texts(field.type)) for field in type])
+    if pa.types.is_list(type):
+        return pa.list_(_with_texts(type.value_type))
+    return pa.string() if _is_of_text(type) else type
+
+
+def _of_texts(array: pa.Array, type: pa.DataType) -> pa.Array:
+    """Return an array of a type of :func:`_with_texts` with the dates and times of its texts."""
+    if pa.types.is_struct(type):
+        parts = [_of_texts(array.field(number), each.type) for number, each in enumerate(type)]
+        return pa.StructArray.from_arrays(parts, fields=list(type), mask=array.is_null())
+    if pa.types.is_list(type):
+        return pa.ListArray.from_arrays(
+            array.offsets, _of_texts(array.values, type.value_type), type=type, mask=array.is_null()
+        )
+    if pa.types.is_time(type):
+        # pyarrow reads no time of day from a text, but a timestamp.
+        return (
+            pc.binary_join_element_wise("1970-01-01T", array, "")
+            .cast(pa.timestamp(type.unit))
+            .cast(type)
+        )
+    return array.cast(type) if pa.types.is_date(type) else array
 
 
 def _check_object(value: bytes) -> None:

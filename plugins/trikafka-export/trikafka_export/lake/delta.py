@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import deltalake
 import pyarrow as pa
@@ -77,6 +78,7 @@ class DeltaLog:
             self._check_path(self._root)
             return str(self._root), None
         address = ObjectAddress.of(options.destination, options.store)
+        self._check_prefix(address.url)
         given = {**address.config, **address.client}
         return address.url, {
             name: str(value).lower() if isinstance(value, bool) else plain(value)
@@ -111,6 +113,19 @@ class DeltaLog:
             root,
             found[0],
         )
+
+    def _check_prefix(self, url: str) -> None:
+        """Refuse a prefix of an object store that deltalake misreads, or has no history in.
+
+        Raises:
+            ConfigurationError: The prefix is refused.
+        """
+        path = unquote(urlsplit(url).path)
+        if (found := _MISREAD.search(path) or _WITHOUT_HISTORY.search(path)) is not None:
+            raise ConfigurationError(
+                f"the prefix of a Delta table must have no {found[0]!r}, which deltalake misreads: "
+                f"{url}"
+            )
 
     def place(self) -> ExportStore:
         """Return the destination's store."""
@@ -178,8 +193,8 @@ class DeltaLog:
         stranger = next(self._store.data_files(), None)
         if stranger is not None:
             raise ExportError(
-                f"{self.title} holds Parquet files (such as {stranger}) and is no Delta table; "
-                "choose an empty directory"
+                f"{self.title} holds Parquet files (such as {stranger}) and is no Delta table; a "
+                "new table needs a directory without them"
             )
 
     def _taken(

@@ -142,6 +142,8 @@ class IcebergLog:
         options = dict(self._options.store)
         scheme = urlsplit(location).scheme.lower()
         if scheme in SCHEMES:
+            # Readers of Iceberg take a location as it is, and an address has its signs quoted.
+            location = location.replace("%", "%25")
             offered = table.io.properties
             self._hide(offered)  # a catalog may issue temporary keys
             known = {
