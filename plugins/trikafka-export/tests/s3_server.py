@@ -6,6 +6,7 @@ because moto's conditional writes are not atomic. The name of a bucket selects i
 * ``careless-...`` ignores ``If-Match`` and ``If-None-Match``, as some stores do that call
   themselves compatible.
 * ``forgetful-...`` carries out each conditional write, and answers its first attempt with 500.
+* ``contended-...`` answers the first attempt to write a new object with 409, and does not write it.
 * ``unskilled-...`` answers conditional writes with 501.
 
 After ``POST /-/budget?bucket=B&requests=N`` the bucket refuses all but the next N requests, as if
@@ -186,6 +187,13 @@ class _Doorman:
             self._answered.add(environ["PATH_INFO"])
             list(self._application(environ, lambda status, headers, *rest: lambda data: None))
             return _refused(start, "500 Internal Server Error", "InternalError")
+        if (
+            kind == "contended"
+            and "HTTP_IF_NONE_MATCH" in conditions
+            and environ["PATH_INFO"] not in self._answered
+        ):
+            self._answered.add(environ["PATH_INFO"])
+            return _refused(start, "409 Conflict", "ConditionalRequestConflict")
         return list(self._application(environ, start))
 
 

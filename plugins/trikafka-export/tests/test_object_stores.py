@@ -22,7 +22,7 @@ from test_stores import Bucket, export, finish, piece_of, planned, write
 from trikafka_broker.waiting import wait_until
 from trikafka_export.checking import check
 from trikafka_export.destination import find_sink, store_of
-from trikafka_export.object_address import ObjectAddress
+from trikafka_export.object_address import ObjectAddress, ObjectStoreError
 from trikafka_export.object_store import ObjectStore
 from trikafka_export.objects import together
 from trikafka_export.piece_log import ExportPiece, StagedFile
@@ -289,6 +289,36 @@ def test_write_with_lost_response_counts(s3: S3Server) -> None:
     store.open()
     export(store, 12)
     store.close()
+    assert sorted(place.read()) == list(range(12))
+
+
+def test_write_that_met_another_is_repeated(s3: S3Server) -> None:
+    """A store that refuses a new object, because of another write of it, has no such object."""
+    place = Bucket(s3, s3.bucket("contended"))
+    store = place.store()
+    store.open()
+    export(store, 12)
+    store.close()
+    assert sorted(place.read()) == list(range(12))
+
+
+def test_published_plan_is_published_without_tidying(
+    place: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that refuses to remove objects ends no plan. The end of the export reports it."""
+
+    def refuse(folder: str) -> None:
+        raise ObjectStoreError("403")
+
+    store = place.store()
+    assert isinstance(store, ObjectStore)
+    store.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(store._objects, "remove_folder", refuse)
+        export(store, 12)
+        assert store.load().unfinished is None
+        with pytest.raises(ExportError, match=r"cannot tidy up .*: 403"):
+            store.close()
     assert sorted(place.read()) == list(range(12))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -32,6 +33,8 @@ from .objects import Found, Objects
 #: of this export can be distinguished from any other of the same name.
 MARK = "trikafka"
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+#: The waits (seconds) before a new object is written again that met another write.
+_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8)
 #: The number of objects in one response to a listing.
 _PAGE = 1_000
 #: The errors of stores that know the headers of conditional writes but do not implement them.
@@ -101,28 +104,36 @@ class StoreObjects(Objects):
         return self._conditional(name, body, version)
 
     def _conditional(self, name: str, body: bytes, mode: Any) -> Any:
-        try:
-            with _explained(self.title, name):
-                return _version(
-                    obstore.put(self._store, name, body, mode=mode, use_multipart=False)
-                )
-        except (AlreadyExistsError, PreconditionError):
-            return self._own(name, body)
-        except ObjectStoreError:
-            if (version := self._own(name, body)) is not None:
-                return version
-            raise
+        delays = list(_DELAYS)
+        while True:
+            try:
+                with _explained(self.title, name):
+                    return _version(
+                        obstore.put(self._store, name, body, mode=mode, use_multipart=False)
+                    )
+            except (AlreadyExistsError, PreconditionError):
+                there, version = self._own(name, body)
+                if there or mode != "create" or not delays:
+                    return version
+                # Amazon answers 409 to a write during another write of the same object, which may
+                # fail. obstore reports an existing object then.
+                time.sleep(delays.pop(0))
+            except ObjectStoreError:
+                _, version = self._own(name, body)
+                if version is not None:
+                    return version
+                raise
 
-    def _own(self, name: str, body: bytes) -> Any:
-        """Return the version of an object if it has this body, else ``None``.
+    def _own(self, name: str, body: bytes) -> tuple[bool, Any]:
+        """Return whether an object exists, and its version if it has this body.
 
         A conditional write whose response was lost fails when it is repeated; see :mod:`.objects`.
         """
         try:
             body_there, found = self.current(name)
         except FileNotFoundError:
-            return None
-        return found.version if body_there == body else None
+            return False, None
+        return True, found.version if body_there == body else None
 
     def read(self, name: str) -> bytes:
         """Return the body of an object."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
 from trikafka import ExportError
@@ -309,6 +309,8 @@ class ExportStore(ABC):
         with self.explained(f"cannot publish the export's manifest in {self.own_title}"):
             self._check_written(manifest.files)
             self._store("manifest", manifest.plan.number, manifest_to_json(manifest))
+        # The manifest is published, so this is no failure. close() tidies up again, and reports it.
+        with suppress(OSError):
             self._clear()
 
     def _store_plan(self, plan: ExportPlan) -> None:
