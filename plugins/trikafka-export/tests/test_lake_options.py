@@ -221,3 +221,13 @@ def test_day_is_the_partition(time: int, day: str | None) -> None:
     assert day_of(f"{folder}/x.parquet") == (None if day is None else time // 86_400_000_000)
     ((folder, rows),) = Folders({"partition_by": ["topic"], "name": "delta"}, "t").split(table)
     assert (folder, rows.column_names) == ("topic=t", ["timestamp"])
+
+
+def test_librarys_tree_of_causes_is_one_line() -> None:
+    said = "Generic S3 error\n   \x1b[31m↳\x1b[0m after 10 retries, max_retries\n    \x1b[31m↳\x1b[0m 10"
+    with pytest.raises(ExportError) as caught, library_errors.explained("cannot read t"):
+        raise OSError(said)
+    assert str(caught.value) == (
+        "cannot read t: Generic S3 error: after 10 retries, max_retries: 10"
+    )
+    assert caught.value.__cause__ is not None

@@ -60,6 +60,34 @@ async def test_program_of_the_moving_page_runs(
     assert printed == [17]
 
 
+async def test_views_read_and_insert_whatever_timestamp_means(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
+    """Times are instants, also where the plain name TIMESTAMP means a type without a zone."""
+    topic = await new_topic(3, partitions=1)
+    server = f"'kafka.bootstrap.servers' '{kafka_broker.bootstrap_servers}'"
+
+    def run() -> list[int]:
+        for name, option in (("the_reads", "subscribe"), ("the_writes (value BINARY)", "topic")):
+            spark.sql(
+                f"CREATE TEMPORARY VIEW {name} USING trikafka OPTIONS ({server}, {option} '{topic}')"
+            )
+        spark.sql("INSERT INTO the_writes VALUES (CAST('from SQL' AS BINARY))").collect()
+        read = "SELECT unix_millis(timestamp) AS time FROM the_reads WHERE value <> 'from SQL'"
+        found = [row.time for row in spark.sql(read).collect()]
+        (written,) = spark.sql("SELECT count(*) AS n FROM the_reads WHERE offset = 3").collect()
+        assert written.n == 1
+        return sorted(found)
+
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        assert await blocking(run) == [TIME, TIME + 1, TIME + 2]
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+        for name in ("the_reads", "the_writes"):
+            spark.catalog.dropTempView(name)
+
+
 async def test_pattern_finds_topics(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
     names = [await new_topic(5, partitions=1) for _ in range(2)]
     wanted = "|".join(rf"{re.escape(name[1:])}$" for name in names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -41,6 +42,8 @@ _ADVICE = {
         "'pyiceberg[sql-postgres]' for PostgreSQL"
     ),
 }
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+_BRANCH = re.compile(r"\s*\n\s*↳\s*")
 
 
 @contextmanager
@@ -56,7 +59,8 @@ def explained(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ in _HANDLED:
             raise
-        text = str(error).strip() or type(error).__name__
+        # delta-rs shows the causes of an error as a coloured tree of lines.
+        text = _BRANCH.sub(": ", _COLOUR.sub("", str(error))).strip() or type(error).__name__
         shown = hidden(text, secrets)
         failure = ExportError(f"{what}: {peer_text(shown, _LONGEST_TEXT)}")
         if shown != text:
