@@ -453,6 +453,21 @@ def test_owner_keeps_or_reports_its_lock(place: Bucket) -> None:
         place.store().open()
 
 
+def test_lock_that_was_not_released_stops_no_own_export(place: Bucket) -> None:
+    """The store fails at the end of an export, and the same process exports again."""
+    store = place.store()
+    store.open()
+    place.server.allow(place.bucket, 0)
+    with pytest.raises(ExportError, match="cannot tidy up"):
+        store.close()
+    place.server.allow(place.bucket, -1)
+    again = place.store()
+    again.open()
+    with pytest.raises(ExportError, match=r"another export .* is at work"):
+        place.store().open()
+    again.close()
+
+
 def test_lock_is_released_after_a_lost_renewal(
     place: Bucket,
 ) -> None:

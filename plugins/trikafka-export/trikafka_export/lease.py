@@ -38,6 +38,8 @@ from trikafka import ExportError
 from .objects import Objects
 
 LOCK = "_trikafka/lock"
+#: The owners in this process that have ended, although the store did not take their last write.
+_ended_owners: set[str] = set()
 _log = logging.getLogger("trikafka.export")
 
 
@@ -86,7 +88,7 @@ class Lease:
         body, found = self._objects.current(LOCK)
         try:
             holder = json.loads(body)
-            free = bool(holder["released"])
+            free = bool(holder["released"]) or str(holder.get("owner")) in _ended_owners
             seconds = float(holder["seconds"])
             who = str(holder["holder"])[:200]
             dead = _is_dead(holder["process"])
@@ -164,7 +166,7 @@ class Lease:
         """Release the lock.
 
         A second call does nothing, nor does a call in a fork. If the store cannot be reached, the
-        lock expires at the end of its lease.
+        lock expires at the end of its lease; a later export of this process takes it at once.
         """
         thread = self._thread
         if thread is None or not self.held:
@@ -173,10 +175,13 @@ class Lease:
         self._ended.set()
         thread.join()
         if not self.lost:
-            with suppress(OSError):
+            try:
                 done = self._objects.swap(LOCK, self._body(released=True), self._version)
                 if done is None and (version := self._written_before()) is not None:
                     self._objects.swap(LOCK, self._body(released=True), version)
+            except OSError:
+                # This process is alive, so its own next export would have to wait for the lease.
+                _ended_owners.add(self._owner)
 
     def give_up(self) -> None:
         """Stop renewing the lock, and release it at once if :meth:`acquire` is just taking it.
