@@ -60,6 +60,15 @@ def test_invalid_address_is_refused(
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("path", "folder"), [("a%20b", "/a b"), ("a%2520b", "/a%20b"), ("a%3Fb", "/a?b")]
+)
+def test_quoted_sign_is_part_of_the_folder(path: str, folder: str) -> None:
+    """An address is read once."""
+    objects = hdfs_objects.HdfsObjects(ObjectAddress.of(f"hdfs://name:8020/{path}", {}))
+    assert objects._path("x") == f"{folder}/x"
+
+
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(

@@ -295,6 +295,39 @@ def test_location_in_a_store_is_taken_as_it_is(s3: S3Server, tmp_path: Path) -> 
     assert offsets(lake) == [*range(10)]
 
 
+@pytest.mark.parametrize("place", ["folder", "s3"])
+def test_history_is_read_without_deltalake(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Its function holds Python's lock, so a silent store would stop the whole process."""
+    import deltalake
+    import obstore
+
+    put: Callable[[str, bytes], Any] | None = None
+    if place == "folder":
+        lake = make_lake("delta", tmp_path / "lake")
+        lake.root.mkdir(parents=True)
+    else:
+        s3: S3Server = request.getfixturevalue("s3")
+        bucket = s3.bucket()
+        lake = StoredDelta(f"s3://{bucket}/lake", {"format": "delta", **s3.options}, Path(bucket))
+        store = s3.store(bucket)
+
+        def put(name: str, data: bytes) -> Any:
+            return obstore.put(store, f"lake/{name}", data)
+
+    monkeypatch.delattr(deltalake.DeltaTable, "history")
+    log = log_of(lake)
+    format = pinned(log, lake)
+    plans = [plan_of(format, number) for number in (1, 2, 3)]
+    for plan in plans:
+        log.commit(plan, files_of(lake, log, plan, put=put))
+    assert [log.version(plan) for plan in plans] == [1, 2, 3]
+    assert log.version(plan_of(format, 4)) is None
+    with pytest.raises(ExportError, match=r"plans are missing \(version 3 of the table\)"):
+        log.pin({"name": "delta", "app_id": "another"}, columns(lake), None)
+
+
 def test_incomplete_delta_table_names_the_repair(tmp_path: Path) -> None:
     lake = make_lake("delta", tmp_path / "lake")
     lake.root.mkdir(parents=True)
@@ -311,3 +344,20 @@ def test_incomplete_delta_table_names_the_repair(tmp_path: Path) -> None:
     ) as caught:
         list(log.offsets(format, "t", 0, 0, 30))
     assert caught.value.__cause__ is not None
+
+
+def test_unreadable_delta_table_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a missing file is a reason to look for others: the search holds Python's lock."""
+    import deltalake
+
+    lake = make_lake("delta", tmp_path / "lake")
+    lake.root.mkdir(parents=True)
+    log = log_of(lake)
+    plan = plan_of(pinned(log, lake), 1)
+    log.commit(plan, files_of(lake, log, plan))
+    at(lake.root / "t-1.parquet").write_bytes(b"no Parquet")
+    monkeypatch.delattr(deltalake.DeltaTable, "repair")
+    with pytest.raises(ExportError, match="cannot read the Delta table"):
+        list(log.offsets(plan.format, "t", 0, 0, 10))

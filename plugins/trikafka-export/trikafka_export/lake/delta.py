@@ -48,6 +48,8 @@ _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}" + (r"|\\" if os.sep == "/" else ""))
 #: Letters of a path for which deltalake finds no history of the table. The history shows which log
 #: entry to write to disk, and the rows of exports whose plans are missing.
 _WITHOUT_HISTORY = re.compile(r"[#?]")
+#: The entries of a table's log that are read at a time.
+_ENTRIES = 100
 #: Table features that files which are merely added would violate.
 _NOT = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
 
@@ -223,7 +225,7 @@ class DeltaLog:
             ours = next(
                 (
                     each
-                    for each in table.history()
+                    for each in self._history(table)
                     if (_note(each) or {}).get("app_id", app_id) != app_id
                 ),
                 None,
@@ -341,15 +343,43 @@ class DeltaLog:
         """Return the version by the commit's own metadata."""
         table = self._known(plan.format)
         with self._said(f"cannot read the history of {self.title}"):
-            for limit in (10, None):
-                for each in table.history(limit):
-                    note = _note(each)
-                    if note is not None and (note["app_id"], note["plan"]) == (
-                        plan.format["app_id"],
-                        plan.number,
-                    ):
-                        return int(each["version"])
+            for each in self._history(table):
+                note = _note(each)
+                if note is not None and (note["app_id"], note["plan"]) == (
+                    plan.format["app_id"],
+                    plan.number,
+                ):
+                    return int(each["version"])
         return None
+
+    # DeltaTable.history() holds Python's global lock while it waits for the store: a store that
+    # does not respond would stop the whole process, with the renewal of the lock and its clients.
+    def _history(self, table: deltalake.DeltaTable) -> Iterator[Mapping[str, Any]]:
+        """Yield the commits that the table's log still has, the newest first."""
+        newest = table.version()
+        done = newest + 1
+        while done > 0:
+            # Most searches end at the newest entry.
+            first = max(0, done - _ENTRIES) if done <= newest else newest
+            entries = self._store.each(self._entry, range(done - 1, first - 1, -1))
+            for entry in entries:
+                if entry is None:
+                    return
+                yield entry
+            done = first
+
+    def _entry(self, version: int) -> Mapping[str, Any] | None:
+        """Return the commit of a version; ``None`` if the log does not have it any more."""
+        try:
+            with self._store.open_data(f"_delta_log/{version:020d}.json") as (opened, size):
+                text = opened.read_bytes() if isinstance(opened, Path) else opened.read(size)
+        except FileNotFoundError:
+            return None
+        actions = [json.loads(line) for line in text.splitlines() if b'"commitInfo"' in line]
+        found: dict[str, Any] = next(
+            (each["commitInfo"] for each in actions if "commitInfo" in each), {}
+        )
+        return {**found, "version": version}
 
     def offsets(
         self, format: Mapping[str, Any], topic: str, partition: int, low: int, high: int
@@ -368,7 +398,9 @@ class DeltaLog:
                 ):
                     yield batch.column(0)
         except ExportError as error:
-            self._tell_lost(table, error)
+            # repair() holds Python's global lock, too: it is not called for a silent store.
+            if "not found" in str(error.__cause__ or error):
+                self._tell_lost(table, error)
             raise
 
     def _tell_lost(self, table: deltalake.DeltaTable, error: ExportError) -> None:
