@@ -45,8 +45,7 @@ _LAST_TIME = 253_402_300_799_999_999
 #: Parts of a folder's path with which deltalake cannot make a table. It looks for "a%20b" in "a b",
 #: and for "a\b" in "a/b".
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}" + (r"|\\" if os.sep == "/" else ""))
-#: Letters of a path for which deltalake finds no history of the table. The history shows which log
-#: entry to write to disk, and the rows of exports whose plans are missing.
+#: Letters of a path for which deltalake finds no history of the table.
 _WITHOUT_HISTORY = re.compile(r"[#?]")
 #: The entries of a table's log that are read at a time.
 _ENTRIES = 100
@@ -109,9 +108,8 @@ class DeltaLog:
                 f"which deltalake finds no history of the table: {root}"
             )
         _log.warning(
-            "%s: deltalake finds no history of a Delta table with %r in its path, so a power loss "
-            "may damage the newest commit, and rows of an export whose plans are missing are not "
-            "noticed: move the whole folder to another path",
+            "%s: deltalake finds no history of a Delta table with %r in its path: move the whole "
+            "folder to another path",
             root,
             found[0],
         )
