@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import click
 import pytest
 import trio
 import trio.testing
 
 import trikafka
 from trikafka import Admin, ErrorCode, TopicPartition
+from trikafka.cli.partly import noted_errors
+from trikafka.cli.transactions import hanging
 from trikafka.testing import ScriptedCluster, encode_batch
 from trikafka.testing.transactions import Identity
 
@@ -157,6 +160,53 @@ async def test_only_hanging_transactions_are_aborted(
             match="t-0 has no open transaction that begins at offset 1",
         ):
             await admin.abort_transaction(T0, 1)
+
+
+async def test_search_leaves_out_what_has_no_leader(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its leader may be down for hours; what hangs elsewhere is in the error."""
+    async with opened(2) as (cluster, admin):
+        write(cluster, T1, Identity(5, 3))
+        cluster.move_leader("t", 0, None)
+        began = trio.current_time()
+        with pytest.raises(trikafka.AdminErrors, match=r"1 of 3 failed.*no leader.*t-0") as raised:
+            await admin.find_hanging_transactions()
+        assert list(raised.value.failures) == [T0]
+        (found,) = raised.value.results[T1]
+        assert (found.partition, found.producer_id) == (T1, 5)
+        assert raised.value.results[TopicPartition("u", 0)] == []
+        cluster.move_leader("u", 0, None)
+        with pytest.raises(trikafka.BrokerResponseError, match=r"no leader.*u-0"):
+            await admin.find_hanging_transactions(["u"])
+        with click.Context(click.Command("find-hanging")):
+            assert await hanging(admin, None, 900) == [found]
+            assert len(noted_errors()) == 2
+        assert trio.current_time() - began < 1
+
+
+async def test_search_leaves_out_what_is_forbidden(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with opened() as (cluster, admin):
+        write(cluster, T0, Identity(5, 3))
+        write(cluster, T1, Identity(6, 0))
+        code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+        async def forbid(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
+            response = await default()
+            for part in (part for topic in response.topics for part in topic.partitions):
+                if part.partition_index == 0:
+                    part.error_code = code
+            return response
+
+        forbidden = cluster.on("DescribeProducers", forbid)
+        with pytest.raises(trikafka.AdminErrors) as raised:
+            await admin.find_hanging_transactions(["t"])
+        assert list(raised.value.failures) == [T0]
+        assert [each.producer_id for each in raised.value.results[T1]] == [6]
+        forbidden.remove()
+        assert len(await admin.find_hanging_transactions(["t"])) == 2
 
 
 async def test_transaction_that_just_ended_is_no_hang(

@@ -9,16 +9,22 @@ from typing import Any
 
 import click
 import pytest
-from piping import consumed
+import trio
+from click import ClickException
+from piping import consumed, plan_of, settings
 from trio.testing import MockClock as Clock
 
 from trikafka import KafkaTimeoutError, Record, TimestampType
 from trikafka.cli import consuming
+from trikafka.cli.consuming import Consuming
+from trikafka.cli.partly import noted_errors
 from trikafka.cli.record_lines import matching, output_format
+from trikafka.cli.running import Stop
 from trikafka.cli.start import At, Start, past_time
 from trikafka.testing import ScriptedCluster, control_batch, encode_batch
 
 Out = Callable[[], list[bytes]]
+LOST = "t-1: no leader at the moment; see: trikafka cluster health"
 
 
 @pytest.fixture
@@ -64,19 +70,80 @@ async def test_until_ends_before_a_time(autojump_clock: Clock, out: Out) -> None
         assert len(out()) == 20
 
 
-async def test_partition_without_a_leader_is_named(
-    autojump_clock: Clock, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    """The command waits for its offsets, as nothing else says why nothing is printed."""
+async def test_bounded_reading_awaits_no_leader(autojump_clock: Clock, out: Out) -> None:
+    """Its broker may be down for hours; the other partitions are printed, and it is named."""
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         cluster.append("t", 0, [b"v"])
         cluster.move_leader("t", 1, None)
+        raw = output_format("raw", None)
+        began = trio.current_time()
+        for ends in ({}, {"until_end": False, "until_time": 10**13}):
+            with click.Context(click.Command("consume")):
+                await consumed(cluster, form=raw, **ends)
+                assert [str(each) for each in noted_errors()] == [LOST]
+            assert out() == [b"v"]
+        with click.Context(click.Command("consume")), pytest.raises(ClickException, match=LOST):
+            await consumed(cluster, form=raw, partitions=frozenset({1}))
+        await consumed(cluster, form=raw, partitions=frozenset({0}))
+        assert out() == [b"v"]
+        assert trio.current_time() - began < 1
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_bounded_member_awaits_no_leader(
+    autojump_clock: Clock, out: Out, protocol: str
+) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        cluster.append("t", 0, [b"v"])
+        cluster.move_leader("t", 1, None)
+        given = settings(cluster, auto_offset_reset="earliest", group_protocol=protocol)
+        plan = plan_of(group="g", form=output_format("raw", None))
+        began = trio.current_time()
+        with click.Context(click.Command("consume")):
+            await Consuming({**given, "group_id": "g"}, plan).main(Stop())
+            assert [str(each) for each in noted_errors()] == [LOST]
+        assert out() == [b"v"]
+        assert trio.current_time() - began < 10
+
+
+@pytest.mark.parametrize(("start", "printed"), [(None, b"old"), (Start(At.END), b"new")])
+async def test_partition_is_read_once_it_has_a_leader(
+    autojump_clock: Clock,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    start: Start | None,
+    printed: bytes,
+) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        cluster.append("t", 1, [b"old"])
+        cluster.move_leader("t", 1, None)
+        raw = output_format("raw", None)
+
+        async def elect() -> None:
+            await trio.sleep(200)
+            cluster.move_leader("t", 1, 0)
+            await trio.sleep(10)
+            cluster.append("t", 1, [b"new"])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(elect)
+            await consumed(cluster, form=raw, until_end=False, count=1, start=start)
+        seen = capfdbinary.readouterr()
+        assert seen.out == printed + b"\n"
+        said = b"Warning: t-1 has no leader at the moment: the others are read first"
+        assert seen.err.startswith(said)
+
+
+async def test_wait_for_a_leader_is_warned_of(
+    autojump_clock: Clock, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """The last records of a partition are counted back from its end, which its leader knows."""
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        cluster.move_leader("t", 1, None)
+        last = Start(At.LAST, 2)
         with pytest.raises(KafkaTimeoutError, match="no leader"):
-            await consumed(cluster, form=output_format("raw", None))
-        said = b"Warning: partition 1 of topic 't' has no leader at the moment: the command waits"
+            await consumed(cluster, until_end=False, start=last)
+        said = b"Warning: t-1 has no leader at the moment: the command waits"
         assert capfdbinary.readouterr().err.startswith(said)
-        await consumed(cluster, form=output_format("raw", None), partitions=frozenset({0}))
-        assert capfdbinary.readouterr() == (b"v\n", b"")
 
 
 async def test_time_to_come_has_no_place(autojump_clock: Clock) -> None:

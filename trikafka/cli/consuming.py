@@ -19,10 +19,11 @@ from .._api.consumer.consumer import Consumer
 from .._api.consumer.opening import open_consumer
 from .._net.gather import with_background
 from .._wire.columns import RecordBatch
-from ..errors import IllegalStateError
-from ..types import TopicPartition
+from ..errors import AdminErrors, IllegalStateError, TrikafkaError
+from ..types import PartitionInfo, TopicPartition
 from .admin import no_topic
 from .output import Keep, Output
+from .partly import fail_later, led, no_leader, without_leader
 from .progress import Meter, meter, warn
 from .record_lines import OutputFormat
 from .running import Stop
@@ -62,6 +63,7 @@ class Consuming:
         self._output: Output
         self._printed = 0
         self._seen = 0
+        self._lost: set[TopicPartition] = set()  # without a leader
         self._meter: Meter = lambda done, total=None, text=None: None
 
     async def main(self, stop: Stop) -> None:
@@ -93,10 +95,14 @@ class Consuming:
     async def _places(self, consumer: Consumer) -> list[TopicPartition]:
         """Return the partitions to read.
 
+        A command that ends by itself leaves out partitions without a leader, and then fails.
+
         Raises:
-            click.ClickException: A topic or partition does not exist.
+            click.ClickException: A topic or partition does not exist, or the only one has no leader.
+            AdminErrors: None of several partitions has a leader.
         """
         places: list[TopicPartition] = []
+        known: dict[str, list[PartitionInfo]] = {}
         for topic in self._plan.topics:
             infos = {info.partition: info for info in await consumer.partitions_for(topic)}
             numbers = set(infos)
@@ -110,9 +116,22 @@ class Consuming:
                 )
             wanted = sorted(self._plan.partitions or numbers)
             places += [TopicPartition(topic, number) for number in wanted]
-            if self._plan.group is None:
-                _warn_of_lost([number for number in wanted if infos[number].leader is None], topic)
+            known[topic] = [infos[number] for number in wanted]
+        if self._plan.group is not None:
+            return places
+        if self._plan.until_end or self._plan.until_time is not None:
+            return led(places, known)
+        self._lost = without_leader(known)
+        _warn_of_lost(
+            self._lost, "the others are read first" if self._is_simple else "the command waits"
+        )
         return places
+
+    @property
+    def _is_simple(self) -> bool:
+        """True if the client itself finds the start of a partition, once it has a leader."""
+        start = self._plan.start
+        return start is None or start.at in (At.BEGINNING, At.END)
 
     async def _ends(
         self, consumer: Consumer, places: Collection[TopicPartition]
@@ -145,8 +164,10 @@ class Consuming:
 
     async def _read(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         start = self._plan.start or Start(At.BEGINNING)
-        begins = await consumer.beginning_offsets(places)
-        ends = await consumer.end_offsets(places)
+        later = self._lost if self._is_simple else set()
+        now = [tp for tp in places if tp not in later]
+        begins = await consumer.beginning_offsets(now)
+        ends = await consumer.end_offsets(now)
         times = (
             await consumer.offsets_for_times(dict.fromkeys(places, start.value))
             if start.at is At.TIME
@@ -155,8 +176,10 @@ class Consuming:
         check_come(start, times.values())
         limits = await self._limits(consumer, places)
         consumer.assign(places)
+        if later and start.at is At.END:
+            consumer.seek_to_end(later)
         offsets: dict[TopicPartition, int] = {}
-        for tp in places:
+        for tp in now:
             found = times.get(tp)
             at_time = found.offset if found is not None else None
             offsets[tp] = place(start, begins[tp], ends[tp], at_time, partial(_warn_of, tp))
@@ -199,14 +222,32 @@ class Consuming:
         seen = consumer.statistics()
         if seen.state != "stable":
             return False
-        new = consumer.assignment() - ends.keys()
+        new = consumer.assignment() - ends.keys() - self._lost
         if new:
-            ends.update(await self._ends(consumer, new))
-        positions = ((position, ends.get(tp)) for tp, position in seen.positions.items())
+            ends.update(await self._ends(consumer, await self._led(consumer, new)))
+        positions = (
+            (position, ends.get(tp))
+            for tp, position in seen.positions.items()
+            if tp not in self._lost
+        )
         return not new and all(
             position is not None and end is not None and position >= end
             for position, end in positions
         )
+
+    async def _led(
+        self, consumer: Consumer, places: Collection[TopicPartition]
+    ) -> set[TopicPartition]:
+        """Return those of the partitions that have a leader, and note the failures of the others."""
+        topics = sorted({tp.topic for tp in places})
+        lost = without_leader({topic: await consumer.partitions_for(topic) for topic in topics})
+        lost.intersection_update(places)
+        there = set(places) - lost
+        if lost:
+            self._lost |= lost
+            failures = {str(tp): TrikafkaError(no_leader(str(tp))) for tp in sorted(lost)}
+            fail_later(AdminErrors.of(failures, dict.fromkeys(there)))
+        return there
 
     # Printing.
 
@@ -346,15 +387,10 @@ async def _exact(
     return found
 
 
-def _warn_of_lost(numbers: list[int], topic: str) -> None:
-    """Warn of partitions without a leader: their offsets are asked for before anything is read."""
-    if not numbers:
-        return
-    few, have = ("partition", "has") if len(numbers) == 1 else ("partitions", "have")
-    warn(
-        f"{few} {', '.join(map(str, numbers))} of topic {topic!r} {have} no leader at the moment: "
-        "the command waits; with -p it reads others"
-    )
+def _warn_of_lost(lost: Collection[TopicPartition], then: str) -> None:
+    if lost:
+        have = "has" if len(lost) == 1 else "have"
+        warn(f"{', '.join(map(str, sorted(lost)))} {have} no leader at the moment: {then}")
 
 
 def _warn_of(tp: TopicPartition, text: str) -> None:

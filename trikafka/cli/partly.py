@@ -378,18 +378,23 @@ def led(
         AdminErrors: No partition has a leader.
         click.ClickException: The only one has none.
     """
+    lost = without_leader(topics)
+    wanted = list(partitions)
+    named = {str(tp): tp for tp in wanted}
+    there = existing(named, {str(tp) for tp in wanted if tp not in lost}, no_leader)
+    return [named[name] for name in there]
+
+
+def without_leader(topics: Mapping[str, Iterable[PartitionInfo]]) -> set[TopicPartition]:
+    """Return those of the topics' partitions that have no leader."""
     from ..types import TopicPartition
 
-    lost = {
+    return {
         TopicPartition(info.topic, info.partition)
         for infos in topics.values()
         for info in infos
         if info.leader is None
     }
-    wanted = list(partitions)
-    named = {str(tp): tp for tp in wanted}
-    there = existing(named, {str(tp) for tp in wanted if tp not in lost}, no_leader)
-    return [named[name] for name in there]
 
 
 async def log_ends(admin: Admin, places: Iterable[TopicPartition]) -> Mapping[Any, ListedOffset]:

@@ -10,7 +10,7 @@ import click
 from .._api.admin.types import TRANSACTION_STATES
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
-from .partly import changed, every_transaction, existing, led, others
+from .partly import changed, every_transaction, existing, fail_later, led, others
 from .progress import warn
 from .resetting import execute_option, look_up, parse_topics, topics_option
 from .suggesting import Suggesting
@@ -18,7 +18,7 @@ from .tables import partition_json, say, say_json, say_rows, table, time_text
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
-    from .._api.admin.types import ProducerDescription, TransactionDescription
+    from .._api.admin.types import HangingTransaction, ProducerDescription, TransactionDescription
     from ..types import TopicPartition
 
 #: The columns of a transaction that is open in a partition.
@@ -152,9 +152,7 @@ def _as_table(found: Iterable[TransactionDescription]) -> str:
 def find_hanging(common: Common, topics: tuple[str, ...], longer_than: float, output: str) -> None:
     """Find transactions that a partition waits for and that no coordinator knows of."""
     todo = chosen("topic", (), topics) if topics else None
-    found = ask(
-        common, lambda admin: admin.find_hanging_transactions(todo, longer_than=longer_than)
-    )
+    found = ask(common, lambda admin: hanging(admin, todo, longer_than))
     rows = [
         (
             *each.partition,
@@ -168,6 +166,19 @@ def find_hanging(common: Common, topics: tuple[str, ...], longer_than: float, ou
     ]
     columns = {**_OPEN, "transactional_id": "TRANSACTIONAL ID"}
     say_rows(output, columns, rows, "no transaction hangs")
+
+
+async def hanging(
+    admin: Admin, topics: list[str] | None, longer_than: float
+) -> list[HangingTransaction]:
+    """Return what hangs in the partitions that could be searched, and note the failures."""
+    from ..errors import AdminErrors
+
+    try:
+        return await admin.find_hanging_transactions(topics, longer_than=longer_than)
+    except AdminErrors as errors:
+        fail_later(errors)
+        return [each for found in errors.results.values() for each in found]
 
 
 @command.command()

@@ -1313,6 +1313,8 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
+            AdminErrors: Some partitions could not be searched, such as one without a leader.
+                ``results`` has a list for each of the others.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
@@ -1321,16 +1323,17 @@ class Admin(MeteredClient):
         check_seconds(longer_than)
         before_ms = int((time.time() - longer_than) * 1000)
 
-        async def attempt(call: RunningCall) -> list[HangingTransaction]:
+        async def attempt(call: RunningCall) -> HangingSearch:
             response = await call.step(
                 "list the topics",
                 lambda: self._metadata.ask_any(partial(messages.topics_request, chosen)),
             )
             topics = (await read_metadata(response)).topics.values()
-            search = HangingSearch(self._routing, messages.partitions_in(topics), before_ms)
-            return await search.attempt(call)
+            search = HangingSearch(self._routing, before_ms)
+            await search.search(call, messages.partitions_in(topics))
+            return search
 
-        return await self._call("find_hanging_transactions", attempt, timeout)
+        return (await self._call("find_hanging_transactions", attempt, timeout)).finish()
 
     async def abort_transaction(
         self, partition: TopicPartition, start_offset: int, *, timeout: float | None = None

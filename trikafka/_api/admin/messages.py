@@ -133,14 +133,18 @@ def topics_request(names: Iterable[str] | None) -> MetadataRequest:
     return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
 
 
-def partitions_in(topics: Iterable[TopicInfo]) -> list[TopicPartition]:
-    """Return the partitions of topics. Raises the error of a topic."""
-    found: list[TopicPartition] = []
+def partitions_in(topics: Iterable[TopicInfo]) -> dict[TopicPartition, bool]:
+    """Return the partitions of topics with whether they have a leader.
+
+    Raises the error of a topic.
+    """
+    found: dict[TopicPartition, bool] = {}
     for topic in topics:
         if topic.error_code:
             raise topic_error(topic.error_code, topic.name, operation="Describe", make=False)
-        found += (TopicPartition(topic.name, number) for number in topic.partitions)
-    return sorted(found)
+        for number, info in topic.partitions.items():
+            found[TopicPartition(topic.name, number)] = info.leader is not None
+    return dict(sorted(found.items()))
 
 
 def create_topics(

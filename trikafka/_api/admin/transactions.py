@@ -6,8 +6,8 @@ Nothing will ever write the marker, and ``read_committed`` readers stop before i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from kafka.protocol.admin import (
@@ -21,7 +21,15 @@ from ..._net.deadlines import RunningCall
 from ..._wire._format import MAX_INT64
 from ...config.text import is_utf8
 from ...config.whole import is_number, is_whole, whole
-from ...errors import ConfigurationError, TransactionNotOpenError, combined, from_code
+from ...error_codes import ErrorCode
+from ...errors import (
+    AdminErrors,
+    ConfigurationError,
+    TransactionNotOpenError,
+    TrikafkaError,
+    combined,
+    from_code,
+)
 from ...interfaces import CoordinatorKind
 from ...types import TopicPartition
 from .messages import by_topic, number_or_none
@@ -254,22 +262,50 @@ class TransactionAbort:
 
 @dataclass(slots=True)
 class HangingSearch:
-    """The search over all attempts of a call.
+    """One attempt of the search.
 
-    ``before_ms``: a transaction whose last record is younger is left out.
+    ``before_ms``: a transaction whose last record is younger is left out. ``results`` and
+    ``failures``: the partitions that were searched, and those that could not be.
     """
 
     routing: Routing
-    partitions: list[TopicPartition]
     before_ms: int
+    results: dict[TopicPartition, list[HangingTransaction]] = field(default_factory=dict)
+    failures: dict[TopicPartition, TrikafkaError] = field(default_factory=dict)
 
-    async def attempt(self, call: RunningCall) -> list[HangingTransaction]:
-        """Return transactions that are open in a partition and unknown to every coordinator."""
+    async def search(self, call: RunningCall, partitions: Mapping[TopicPartition, bool]) -> None:
+        """Find transactions that are open in a partition and unknown to every coordinator.
+
+        The partitions come with whether they have a leader.
+        """
+        # A leader may be away for hours, and the other partitions have what is searched for.
+        for tp, led in partitions.items():
+            if not led:
+                what = f"producers of {tp}"
+                self.failures[tp] = from_code(ErrorCode.LEADER_NOT_AVAILABLE, what)
+        self.results = {tp: [] for tp, led in partitions.items() if led}
+        for found in await self._hanging(call, list(self.results)):
+            self.results[found.partition].append(found)
+
+    def finish(self) -> list[HangingTransaction]:
+        """Return what hangs.
+
+        Raises:
+            AdminErrors: Some partitions could not be searched. The error of the only one is raised.
+        """
+        others = {tp: found for tp, found in self.results.items() if tp not in self.failures}
+        if self.failures:
+            raise AdminErrors.of(self.failures, others) if others else combined(self.failures)
+        return [each for found in others.values() for each in found]
+
+    async def _hanging(
+        self, call: RunningCall, partitions: list[TopicPartition]
+    ) -> list[HangingTransaction]:
         # Partitions and coordinators are asked one after the other. A transaction that ends in
         # between looks like a hanging one: it was open in the partition, and the coordinator no
         # longer knows it. So the partitions of the suspects are asked a second time, and only what
         # is still open there hangs.
-        candidates = await self._open(call, self.partitions)
+        candidates = await self._open(call, partitions)
         if not candidates:
             return []
         numbers = {each.producer_id for _, each in candidates}
@@ -323,8 +359,7 @@ class HangingSearch:
     ) -> list[tuple[TopicPartition, ProducerDescription]]:
         found: Parts[TopicPartition, Producers] = Parts(partitions, patient=True)
         await producers(self.routing, call, found)
-        if found.failures:
-            raise combined(found.failures)
+        self.failures.update(found.failures)
         return [
             (tp, each)
             for tp, known in sorted(found.results.items())
