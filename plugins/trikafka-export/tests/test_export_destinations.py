@@ -228,6 +228,20 @@ async def test_possible_table_name_makes_no_folder(
             pass
 
 
+async def test_format_before_a_path_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "delta:there").mkdir()
+    for name in ("iceberg", "delta", "parquet"):
+        with pytest.raises(ConfigurationError, match=f"format={name} .--format {name}."):
+            async with FileSink.from_options({"destination": f"{name}:x"}):
+                pass
+    for meant in ("./iceberg:x", "delta:there", "iceberg"):
+        async with FileSink.from_options({"destination": meant}):
+            pass
+
+
 async def test_impossible_folder_is_an_export_error(tmp_path: Path) -> None:
     """A folder that cannot be looked at is an error of the export, not of the operating system."""
     where = tmp_path / ("n" * 300)

@@ -32,6 +32,8 @@ _ICEBERG_WAY = (
 )
 #: A destination that may be the name of a table in a catalog: names with dots, no sign of a folder.
 _NAME = re.compile(r"\w+(\.\w+)+")
+#: A destination that begins with a format, as addresses do in other tools.
+_FORMAT = re.compile(r"(parquet|delta|iceberg):")
 
 
 def refuse_tables(root: Path, *, begun: bool = False) -> None:
@@ -73,10 +75,15 @@ def _names_in(folder: Path) -> Iterator[str]:
 
 
 def refuse_name(destination: str) -> None:
-    """Raise :exc:`ConfigurationError` for a new folder whose name may be a table's. Blocks.
+    """Raise :exc:`ConfigurationError` for a new folder that is probably not meant. Blocks.
 
-    This needs a catalog that pyiceberg knows: without one no table can be meant.
+    Its name may be a table's, if pyiceberg knows a catalog, or it begins with a format.
     """
+    if (found := _FORMAT.match(destination)) and not os.path.exists(destination):
+        raise ConfigurationError(
+            f"{destination!r} begins with a format, which is an option: format={found[1]} "
+            f"(--format {found[1]}); write './{destination}' for a folder of that name"
+        )
     if _NAME.fullmatch(destination) and not os.path.exists(destination) and _has_catalogs():
         raise ConfigurationError(
             f"{destination!r} may be the name of an Iceberg table (pyiceberg knows catalogs here) "
