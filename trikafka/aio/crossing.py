@@ -10,7 +10,7 @@ import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import trio
 
@@ -274,6 +274,14 @@ class Client:
 
 class OpenedClient(Client):
     """A client that its user opens, and that ends with its block."""
+
+    if not TYPE_CHECKING:  # type checkers know of a wrong name by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Refuse a name that the client does not have, with the hint of Trio's client."""
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            type(self._client).__getattr__(self, name)
 
     @property
     def is_closed(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
@@ -18,6 +18,7 @@ from ..._state.telemetry.metrics import (
 from ..._state.telemetry.registered import MetricKind, RegisteredMetric, check_name
 from ...config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from ...interfaces import AttributeValue
+from .other_names import raise_missing
 
 _NAMES: dict[type[ClientConfig], MetricNames] = {
     ConsumerConfig: CONSUMER,
@@ -43,6 +44,12 @@ class MeteredClient:
     """The methods of a client for an application's own metrics."""
 
     _metrics: Meter
+
+    if not TYPE_CHECKING:  # type checkers know of a wrong name by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Refuse a name that the client does not have, with a hint for other clients' names."""
+            raise_missing(self, name)
 
     def __reduce__(self) -> NoReturn:
         """Refuse copies, also for other processes: sockets and tasks cannot be copied."""
