@@ -216,6 +216,7 @@ def test_cluster_is_shown(broker: str, command: Command) -> None:
     [
         (["config", "get"], "did you mean 'configs'?"),
         (["groups", "reset"], "did you mean 'trikafka groups reset-offsets GROUP'?"),
+        (["groups", "members"], "did you mean 'trikafka groups GROUP'?"),
         (["configs", "alter"], "did you mean 'set'?"),
         (["records", "purge"], "did you mean 'delete'?"),
     ],

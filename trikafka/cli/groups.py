@@ -34,13 +34,15 @@ _HINTS = {
         ("reset", "reset-offset", "resetoffsets", "seek"),
         "; did you mean 'trikafka groups reset-offsets GROUP'?",
     ),
-    **dict.fromkeys(("offsets", "show"), "; did you mean 'trikafka groups GROUP'?"),
+    **dict.fromkeys(
+        ("offsets", "show", "members", "state"), "; did you mean 'trikafka groups GROUP'?"
+    ),
     **dict.fromkeys(
         ("delete-offset", "offset-delete", "offsets-delete"),
         "; did you mean 'trikafka groups delete-offsets GROUP'?",
     ),
     **dict.fromkeys(
-        ("remove", "remove-member", "kick", "members"),
+        ("remove", "remove-member", "kick"),
         "; did you mean 'trikafka groups remove-members GROUP'?",
     ),
 }
