@@ -89,6 +89,8 @@ def test_trouble_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1,2" in capsys.readouterr().out
     report(Health(9, (), ()), "table")
     assert capsys.readouterr().out.startswith("9 partitions, each with a leader")
+    report(Health(1, (), ()), "table")
+    assert capsys.readouterr().out == "1 partition with a leader and all replicas in sync\n"
     report(Health(9, (), ()), "json")
     assert capsys.readouterr().out == "[]\n"
 
@@ -265,6 +267,40 @@ def test_words_of_habit_name_the_command(command: Command, args: str, meant: str
     ended = command(*args.split())
     assert ended.code == 2
     assert f"did you mean {meant}?" in ended.err
+
+
+@pytest.mark.parametrize(
+    "args", ["acls set -u a --allow", "topics delete t --delete", "groups list --list"]
+)
+def test_command_suggests_no_command_that_it_is(command: Command, args: str) -> None:
+    ended = command(*args.split())
+    assert ended.code == 2
+    assert "no such option" in ended.err
+    assert "did you mean" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("args", "option", "meant"),
+    [
+        ("topics describe t --delete", "--delete", "topics delete"),
+        ("topics -b a:1 list --delete", "--delete", "topics delete"),
+        ("topics delete t --create", "--create", "topics create"),
+    ],
+)
+def test_option_of_kafka_topics_changes_no_command(
+    command: Command, args: str, option: str, meant: str
+) -> None:
+    """It deleted the topic, and one that is named like the command."""
+    ended = command(*args.split())
+    assert ended.code == 2
+    assert f"no such option {option}" in ended.err
+    assert f"did you mean 'trikafka {meant}'?" in ended.err
+
+
+def test_topic_may_be_named_like_a_command(command: Command) -> None:
+    ended = command("topics", "-b", "localhost:1", "--create", "--topic", "list")
+    assert ended.code == 1
+    assert "no bootstrap address" in ended.err
 
 
 @pytest.mark.parametrize("group", ["acls", "configs", "quotas", "reassign", "topics", "users"])

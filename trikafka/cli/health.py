@@ -75,7 +75,8 @@ def report(found: Health, output: str) -> None:
         for each in found.troubles
     ]
     columns = PARTITION_COLUMNS | {"min_in_sync_replicas": "NEEDED", "problem": "PROBLEM"}
-    healthy = f"{found.partitions} partitions, each with a leader and all replicas in sync"
+    count = "1 partition" if found.partitions == 1 else f"{found.partitions} partitions, each"
+    healthy = f"{count} with a leader and all replicas in sync"
     say_objects(output, columns, troubles, healthy)
     if found.troubles:
         raise click.ClickException(summary(found))

@@ -190,18 +190,19 @@ class Suggesting(click.Group):
             rest = self._without_options(ctx, args)
             # Another option is of the default command, unless a command follows.
             if not rest or (
-                rest[0].startswith("-") and not self._words(ctx, rest) & set(self.commands)
+                rest[0].startswith("-")
+                and not self._words(ctx, rest, self.default) & set(self.commands)
             ):
                 args = [self.default, *args]
         return super().parse_args(ctx, args)
 
-    def _words(self, ctx: click.Context, args: list[str]) -> set[str]:
-        """Return the words among the default command's arguments that are not the value of an option.
+    def _words(self, ctx: click.Context, args: list[str], name: str) -> set[str]:
+        """Return the words among a command's arguments that are not the value of an option.
 
         Such a value may be equal to a command: a user may have the name ``list``.
         """
-        command = self.commands[self.default]
-        lenient = click.Context(command, ctx, self.default, ignore_unknown_options=True)
+        command = self.commands[name]
+        lenient = click.Context(command, ctx, name, ignore_unknown_options=True)
         try:
             found, words, _ = command.make_parser(lenient).parse_args(list(args))
         except click.UsageError:
@@ -261,6 +262,8 @@ def option_hint(error: click.NoSuchOption) -> str:
     meant = _MODES.get(error.option_name) if error.ctx.parent is None else None
     if meant is None and error.option_name not in _OPTIONS:
         meant = _verb_of(error.ctx, error.option_name.removeprefix("--"))
+        if meant == error.ctx.command_path:  # it is this command
+            meant = None
     if meant is None and (ours := _OPTIONS.get(error.option_name)) is not None:
         names = {
             name for param in error.ctx.command.params for name in (*param.opts, param.metavar)

@@ -28,12 +28,17 @@ _VERBS = ("list", "create", "delete", "describe", "alter")
 
 
 class _TopicVerbs(Suggesting):
-    """A group that accepts ``topics --create --topic x`` for ``topics create --topic x``."""
+    """A group that accepts ``topics --create --topic x`` for ``topics create --topic x``.
+
+    Beside a command, such an option is an error: ``topics describe x --delete`` deletes nothing.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         verb = next((verb for verb in _VERBS if f"--{verb}" in args), None)
         if verb is not None:
-            args = [verb, *(arg for arg in args if arg != f"--{verb}")]
+            rest = [arg for arg in args if arg != f"--{verb}"]
+            if not self._words(ctx, rest, verb) & set(self.commands):
+                args = [verb, *rest]
         return super().parse_args(ctx, args)
 
 
