@@ -835,6 +835,10 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -
     except (pluggy.PluginValidationError, ValueError, NameError) as error:
         why = _unknown_argument(manager, plugin) or error
         raise PluginError(f"plugin {_name(plugin, name)} is wrong: {why}") from error
+    except Exception as error:  # of a `__getattr__` or `__dir__` of the plugin's own
+        raise PluginError(
+            f"plugin {_name(plugin, name)} is wrong: it cannot be searched for hooks: {error!r}"
+        ) from error
     callers = manager.get_hookcallers(plugin)
     if not callers:
         raise PluginError(
@@ -926,4 +930,7 @@ def _name(plugin: object, registered: str | None = None) -> str:
     """
     if registered is not None and not registered.isdigit():
         return repr(registered)
-    return repr(getattr(plugin, "__name__", type(plugin).__name__))
+    try:
+        return repr(getattr(plugin, "__name__", type(plugin).__name__))
+    except Exception:  # of a `__getattr__` of the plugin's own
+        return repr(type(plugin).__name__)

@@ -111,6 +111,20 @@ async def test_wrong_assignment_is_raised_and_logged(
     )
 
 
+async def test_assignor_gets_members_of_its_own(autojump_clock: MockClock) -> None:
+    class Empties(Deals):
+        def assign(self, members: Any, partitions: Any) -> Any:
+            assert type(partitions["t"]) is tuple  # the leader compares them later
+            member, _ = members.popitem()
+            return {member: [T0, T1]}
+
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        cluster.append("t", 1, [b"x"])
+        given = group_settings(cluster, Empties(lambda member: None))
+        async with trikafka.open_consumer("t", **given, auto_offset_reset="earliest") as consumer:
+            assert (await consumer.receive()).value == b"x"
+
+
 @pytest.mark.parametrize("made", [tuple, list, set, iter])
 async def test_any_collection_of_partitions_is_accepted(
     made: Callable[[Any], Any], autojump_clock: MockClock

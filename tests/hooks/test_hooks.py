@@ -317,6 +317,18 @@ def test_plugin_that_cannot_be_compared_is_named() -> None:
         load_plugins([Odd(), Odd()])
 
 
+def test_plugin_that_cannot_be_searched_is_named() -> None:
+    class Odd:
+        def __getattr__(self, name: str) -> object:
+            return {}[name]  # type: ignore[misc]  # a KeyError, where an AttributeError is right
+
+        @trikafka.hookimpl
+        def trikafka_sink(self, scheme: str) -> None: ...
+
+    with pytest.raises(PluginError, match=r"plugin 'Odd' is wrong: it cannot be searched .*Key"):
+        load_plugins([Odd()])
+
+
 def test_class_as_a_plugin_is_refused() -> None:
     class Regions:
         @trikafka.hookimpl

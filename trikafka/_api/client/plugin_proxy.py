@@ -147,7 +147,9 @@ def guarded_assignor(thing: Assignor, slot: PluginSlot) -> Assignor:
         def assign(
             self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]
         ) -> Assignment:
-            return _checked_assignment(assign(members, partitions), members, partitions, slot)
+            # The plugin gets a mapping of its own: the answer is checked against the members.
+            answer = assign(dict(members), partitions)
+            return _checked_assignment(answer, members, partitions, slot)
 
         def _user_data(self, topics: frozenset[str], last: LastAssignment | None) -> bytes | None:
             made = user_data(topics, last)
@@ -157,8 +159,8 @@ def guarded_assignor(thing: Assignor, slot: PluginSlot) -> Assignor:
                 f"{slot.name('user_data')} returned {_short(made)}, which is neither bytes nor None"
             )
 
-    user_data = _plain_method(thing, "user_data", slot)
-    assign = _plain_method(thing, "assign", slot)
+    user_data = _plain_method(thing, "user_data", slot, passed=())
+    assign = _plain_method(thing, "assign", slot, passed=())
     made: Any = Guarded()
     return made  # type: ignore[no-any-return]
 
@@ -247,12 +249,15 @@ def guarded_partitioner(choose: Partitioner, name: str) -> Partitioner:
 class GuardedListener(RebalanceListener):
     """A plugin's rebalance listener whose failures name it."""
 
+    # A listener's errors reach the user's receive. There WouldBlock means that no record is ready,
+    # and ClosedResourceError that the consumer is closed. Those of the listener's own channels mean
+    # something else, so they are failures as well.
     def __init__(self, listener: RebalanceListener, slot: PluginSlot) -> None:
         # Not the plugin's own representation: it may have a password, and this one is logged.
         self._name = f"<{slot.name('')[:-1]}, {type(listener).__name__}>"
-        self._assigned = _async_method(listener, "on_partitions_assigned", slot)
-        self._revoked = _async_method(listener, "on_partitions_revoked", slot)
-        self._lost = _async_method(listener, "on_partitions_lost", slot)
+        self._assigned = _async_method(listener, "on_partitions_assigned", slot, passed=())
+        self._revoked = _async_method(listener, "on_partitions_revoked", slot, passed=())
+        self._lost = _async_method(listener, "on_partitions_lost", slot, passed=())
 
     def __repr__(self) -> str:
         return self._name
@@ -267,11 +272,15 @@ class GuardedListener(RebalanceListener):
         await self._lost(partitions)
 
 
-def _plain_method(thing: object, name: str, slot: PluginSlot) -> Callable[..., Any]:
+def _plain_method(
+    thing: object, name: str, slot: PluginSlot, passed: tuple[type[Exception], ...] = _ENDS
+) -> Callable[..., Any]:
+    """Return a guarded plain method; errors of ``passed`` are raised unchanged."""
+
     def method(*args: Any, **kwargs: Any) -> Any:
         try:
             result = getattr(thing, name)(*args, **kwargs)
-        except (TrikafkaError, *_ENDS):
+        except (TrikafkaError, *passed):
             raise
         except Exception as error:
             slot.failed(name, error)
@@ -283,15 +292,19 @@ def _plain_method(thing: object, name: str, slot: PluginSlot) -> Callable[..., A
     return method
 
 
-def _async_method(thing: object, name: str, slot: PluginSlot) -> Callable[..., Awaitable[Any]]:
+def _async_method(
+    thing: object, name: str, slot: PluginSlot, passed: tuple[type[Exception], ...] = _ENDS
+) -> Callable[..., Awaitable[Any]]:
+    """Return a guarded async method; errors of ``passed`` are raised unchanged."""
+
     async def step(*args: Any, **kwargs: Any) -> Any:
         try:
             return await _awaited(getattr(thing, name)(*args, **kwargs), name, slot)
-        except (TrikafkaError, *_ENDS):
+        except (TrikafkaError, *passed):
             raise
         except Exception as error:
             single = unwrapped(error)  # of a nursery with one failed task
-            if isinstance(single, TrikafkaError | trio.ClosedResourceError | trio.WouldBlock):
+            if isinstance(single, (TrikafkaError, *passed)):
                 raise single from single.__cause__
             slot.failed(name, error)
         # The group of a nursery that was cancelled while something else failed in it.

@@ -45,7 +45,8 @@ class AssignableTopics(Mapping[str, Sequence[int]]):
                 )
                 if near := frozenset(node.rack for node in nodes if node is not None and node.rack):
                     racks[tp] = near
-        return cls(partitions, racks)
+        # Tuples: the leader keeps and compares them, and a plugin's assignor gets them.
+        return cls({topic: tuple(numbers) for topic, numbers in partitions.items()}, racks)
 
     def __getitem__(self, topic: str) -> Sequence[int]:
         return self.partitions[topic]
