@@ -138,6 +138,32 @@ async def test_validation_waits_for_no_silent_leader(autojump_clock: Clock, move
             assert await values(consumer, 1) == [b"new 0"]
 
 
+async def test_error_of_a_validation_is_the_partitions_own(autojump_clock: Clock) -> None:
+    async with cluster_of(2, nodes=3) as cluster:
+        write(cluster, 1, 0)
+        write(cluster, 1, 1)
+        async with consumer_of(cluster, stall_warning_ms=1000) as consumer:
+            consumer.assign([T0, T1])
+            assert len(await values(consumer, 2)) == 2
+            cluster.freeze(2)
+            code = ErrorCode.UNKNOWN_LEADER_EPOCH
+            cluster.fail("OffsetForLeaderEpoch", code, None, node=1)
+            cluster.move_leader("t", 0, 1)
+            cluster.move_leader("t", 1, 2)
+
+            async def stalled() -> tuple[str, str]:
+                with trio.move_on_after(4):
+                    await consumer.receive()
+                found = consumer.health().stalled
+                return found[T0], found[T1]
+
+            refused, silent = await stalled()
+            assert "UNKNOWN_LEADER_EPOCH" in refused
+            assert "UNKNOWN_LEADER_EPOCH" not in silent
+            cluster.move_leader("t", 0, 2)
+            assert "UNKNOWN_LEADER_EPOCH" not in "".join(await stalled())
+
+
 async def test_old_broker_skips_validation(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=2) as cluster:
         cluster.offer("OffsetForLeaderEpoch", None)

@@ -154,7 +154,9 @@ class Watchdog(StallWatch):
                 )
             case PartitionState.VALIDATING:
                 error = (
-                    self._fetcher.validation_error if isinstance(self._fetcher, Fetcher) else None
+                    self._fetcher.validation_error(partition)
+                    if isinstance(self._fetcher, Fetcher)
+                    else None
                 )
                 return (
                     "its position could not be checked against the new leader's log yet: "

@@ -104,13 +104,12 @@ class Fetcher:
             None,
         )
 
-    @property
-    def validation_error(self) -> TrikafkaError | None:
-        """The reason why positions could not be checked against a new leader's log.
+    def validation_error(self, partition: AssignedPartition) -> TrikafkaError | None:
+        """Return why a position could not be checked against a new leader's log.
 
-        ``None`` if the last attempt succeeded.
+        ``None`` if no attempt has failed, or the last one is under way at another leader.
         """
-        return self._validator.last_error
+        return self._validator.error_of(partition)
 
     async def run(self) -> None:
         """Start a fetch task for each broker from which something is wanted, until cancelled."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Iterable
 
 import trio
 from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
@@ -51,12 +52,14 @@ class PositionValidator:
         self._resets = resets
         # The partitions that are asked for now, with the tickets of the question.
         self._under_way: _Asked = {}
-        self._errors: dict[Node | None, TrikafkaError] = {}  # of the last attempts, by leader
+        # The errors of the last attempts, with the leader that each is about. They are kept by
+        # partition: a partition may have another leader at its next attempt.
+        self._errors: dict[AssignedPartition, tuple[Node, TrikafkaError]] = {}
 
-    @property
-    def last_error(self) -> TrikafkaError | None:
-        """The error of the last attempt at a leader, if one failed."""
-        return next(iter(self._errors.values()), None)
+    def error_of(self, partition: AssignedPartition) -> TrikafkaError | None:
+        """Return the error of the partition's last attempt; ``None`` if it did not fail."""
+        found = self._errors.get(partition)
+        return found[1] if found is not None else None
 
     def start(self, start_soon: StartSoon) -> None:
         """Validate the positions that no task validates yet."""
@@ -67,6 +70,7 @@ class PositionValidator:
         }
         if new:
             self._under_way |= new
+            self._forget_errors(new)
             start_soon(self._run, start_soon, new)
 
     # Each leader is asked by a task of its own. A leader may be silent for half a minute, and the
@@ -94,8 +98,7 @@ class PositionValidator:
             for partition, ticket in mine.items():
                 if self._under_way.get(partition) == ticket:
                     del self._under_way[partition]
-            if not self._under_way:
-                self._errors.clear()
+                    self._errors.pop(partition, None)
 
     def _by_leader(self, mine: _Asked) -> dict[Node | None, _Asked]:
         """Return what is left to validate by leader; ``None``: no leader is known."""
@@ -111,16 +114,24 @@ class PositionValidator:
 
     async def _attempt(self, node: Node | None, asked: _Asked) -> bool:
         """Ask a leader once; return whether all partitions were answered without an error."""
+        for partition in asked:
+            if partition in self._errors and self._errors[partition][0] != node:
+                del self._errors[partition]  # of a leader that the partition has left
         if node is None:
             return False
         try:
             await self._ask(node, asked)
         except TrikafkaError as error:
             _log.debug("positions could not be validated: %s", error)
-            self._errors[node] = error
+            current = [each for each, ticket in asked.items() if each.accepts(ticket)]
+            self._errors.update(dict.fromkeys(current, (node, error)))
             return False
-        self._errors.pop(node, None)
+        self._forget_errors(asked)
         return True
+
+    def _forget_errors(self, partitions: Iterable[AssignedPartition]) -> None:
+        for partition in partitions:
+            self._errors.pop(partition, None)
 
     async def _ask(self, node: Node, asked: _Asked) -> None:
         """Ask one leader.
