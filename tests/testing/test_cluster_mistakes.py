@@ -24,6 +24,18 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.add_partitions("u", 3), LookupError, "there is no topic 'u'"),
         (lambda c: c.create_topic("t", 3), ValueError, "there is a topic 't': delete it first"),
         (lambda c: c.create_topic("u", -1), ValueError, "'u' cannot have -1 partitions"),
+        (lambda c: c.create_topic("a b"), ValueError, "a topic cannot be called 'a b': a name has"),
+        (lambda c: c.create_topic(".."), ValueError, r"a topic cannot be called '\.\.'"),
+        (
+            lambda c: c.create_topic("u", config={"cleanup.polcy": "compact"}),
+            ValueError,
+            "topic 'u': Unknown topic config name: cleanup.polcy",
+        ),
+        (
+            lambda c: c.create_topic("u", config={"max.message.bytes": 9}),
+            TypeError,
+            "a config's value must be text, not 9",
+        ),
         (lambda c: c.stop(3), LookupError, "there is no node 3: there are 1, from 0"),
         (lambda c: c.stop(-1), LookupError, "there is no node -1"),
         (lambda c: c.freeze(1), LookupError, "there is no node 1"),
@@ -34,6 +46,10 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.move_coordinator(1), LookupError, "there is no node 1"),
         (lambda c: c.drop("Fetch", node=1), LookupError, "there is no node 1"),
         (lambda c: c.fail("Fetch", "CORRUPT_MESSAGE"), TypeError, r"ErrorCode\.CORRUPT_MESSAGE"),
+        (lambda c: c.fail("Fetch", 0), ValueError, "code must be an error, and 0 is none"),
+        (lambda c: c.fail("Fetch", 6, topic=("t", 0)), TypeError, "topic must be a name"),
+        (lambda c: c.fail("Fetch", 6, partition="0"), TypeError, "partition must be a number"),
+        (lambda c: c.leave_out("Fetch", ["t"]), TypeError, "topic must be a name"),
         (lambda c: c.delay("Fetch", -1), ValueError, "seconds must be at least 0, not -1"),
         (lambda c: c.drop("Fetch", times=-1), ValueError, "times must be at least 0, or None"),
         (lambda c: c.drop("Fetch", times="2"), TypeError, "times must be a number, or None"),
@@ -42,6 +58,8 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.append("t", 0, b"xy"), TypeError, "value must be bytes or None, not 120"),
         (lambda c: c.append("t", 0, [("k", b"v")]), TypeError, "key must be bytes or None"),
         (lambda c: c.offer("Fetch", 5), TypeError, r"versions must be \(lowest, highest\)"),
+        (lambda c: c.offer("Fetch", ("4", "12")), TypeError, r"versions must be \(lowest, high"),
+        (lambda c: c.offer("Fetch", (12, 4)), ValueError, r"versions must be \(lowest, highest\)"),
         (lambda c: c.offer("Fetch", (4, 12), node=1), LookupError, "there is no node 1"),
         (lambda c: c.requests("Fetch", node=1), LookupError, "there is no node 1"),
         (lambda c: c.transferred("Fetch", node=1), LookupError, "there is no node 1"),
@@ -49,6 +67,8 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.forget_fetch_sessions(1), LookupError, "there is no node 1"),
         (lambda c: c.lag("t", 0, 1, 0), LookupError, "there is no node 1"),
         (lambda c: c.committed("g", "t"), TypeError, r"a partition is \(topic, number\), not 't'"),
+        (lambda c: c.committed("g", ("u", 0)), LookupError, "there is no topic 'u'"),
+        (lambda c: c.committed("g", ("t", 7)), LookupError, "t has no partition 7"),
         (lambda c: c.shared("g", "t"), TypeError, r"a partition is \(topic, number\), not 't'"),
         (lambda c: c.shared("g", ("t", 7)), LookupError, "t has no partition 7"),
         (
@@ -57,6 +77,11 @@ from trikafka.testing import RecordState, ScriptedCluster
             "'t' has 1 partitions, and cannot be cut to 0",
         ),
         (lambda c: c.delete_records("t", 0, 1), ValueError, "t-0 ends at 0: no offset 1 is there"),
+        (lambda c: c.delete_records("t", 0, -1), ValueError, "t-0 ends at 0: no offset -1 is"),
+        (lambda c: c.elect_uncleanly("t", 0, 0, 5), ValueError, "t-0 ends at 0: no offset 5"),
+        (lambda c: c.lag("t", 0, 0, 5), ValueError, "t-0 ends at 0: no offset 5 is there"),
+        (lambda c: c.tier("t", 0, 5), ValueError, "t-0 ends at 0: no offset 5 is there"),
+        (lambda c: c.requests("Fetch", where="t"), TypeError, "where is not a function: 't'"),
         (lambda c: c.fail(999, 6), ValueError, "no Kafka API is called 999"),
         (lambda c: c.fail("Fetch", 6, where="t"), TypeError, "where is not a function: 't'"),
         (
@@ -89,12 +114,50 @@ async def test_mistake_is_named(
         ({"coordinator": 1}, "coordinator=1 is not a node: there are 1, from 0"),
         ({"racks": ["a", "b"]}, "there are 2 racks, but 1 nodes"),
         ({"topics": {"t": -1}}, "'t' cannot have -1 partitions"),
+        ({"topics": {"": 1}}, "a topic cannot be called ''"),
+        ({"transaction_version": 3}, "transaction_version must be 1 or 2, not 3"),
+        ({"session_timeouts": (9, 6)}, r"session_timeouts must be \(least, most\), not \(9, 6\)"),
         ({"topics": ["t"]}, r"topics must be names with .* such as \{'t': 3\}, not \['t'\]"),
     ],
 )
 def test_impossible_cluster_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
         ScriptedCluster(**given)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (lambda c: c.fail("Produce", 6, topic="u"), r"Produce \(Fail\(code=6, topic='u'"),
+        (lambda c: c.fail("Produce", 6, partition=7), r"Produce \(Fail\(code=6, .*partition=7"),
+        (lambda c: c.leave_out("Produce", "u"), r"Produce \(LeaveOut\(topic='u'"),
+        (lambda c: c.leave_out("Produce", "t", 7), r"Produce \(LeaveOut\(.*partition=7"),
+    ],
+)
+async def test_rule_that_concerns_nothing_is_named(
+    script: Callable[[ScriptedCluster], Any], said: str, autojump_clock: MockClock
+) -> None:
+    async def program() -> None:
+        async with ScriptedCluster(topics={"t": 1}) as cluster:
+            script(cluster)
+            async with trikafka.open_producer(
+                bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+            ) as producer:
+                await producer.send("t", b"x")
+
+    with pytest.raises(AssertionError, match=f"rules of the script had no effect.*{said}"):
+        await program()
+
+
+async def test_rule_that_concerns_one_response_is_right(autojump_clock: MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster:
+        cluster.fail("Produce", 6, times=None, topic="u").remove()
+        cluster.fail("Produce", 6, times=2, topic="u")
+        async with trikafka.open_producer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as producer:
+            await producer.send("t", b"x")
+            await producer.send("u", b"x")
 
 
 async def test_cluster_without_its_block_says_so(autojump_clock: MockClock) -> None:

@@ -8,6 +8,7 @@ import pytest
 from rawclient import RawClient
 from trio.testing import MockClock as Clock
 
+import trikafka
 from trikafka.testing import ScriptedCluster
 
 
@@ -178,3 +179,54 @@ async def test_create_partitions_checks_its_arguments(autojump_clock: Clock) -> 
             )
             assert answer.results[0].error_code == code
         assert len((await client.call("Metadata", 12, topics=None)).topics[0].partitions) == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"cleanup.polcy": "compact"}, "Unknown topic config name: cleanup.polcy"),
+        ({"cleanup.policy": "cmpact"}, "Invalid value cmpact for .*one of: compact, delete"),
+        ({"message.timestamp.type": "x"}, "Invalid value x .*one of: CreateTime, LogAppendTime"),
+        ({"retention.ms": "abc"}, "Invalid value abc for configuration retention.ms"),
+        ({"max.message.bytes": "-1"}, "Invalid value -1 .*Value must be at least 0"),
+        ({"preallocate": "yes"}, "Invalid value yes .*one of: true, false"),
+    ],
+)
+async def test_wrong_config_is_refused(
+    config: dict[str, str], said: str, autojump_clock: Clock
+) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin,
+    ):
+        topic = trikafka.ConfigResource("topic", "t")
+        with pytest.raises(trikafka.BrokerResponseError, match=said):
+            await admin.create_topics({"u": trikafka.NewTopic(1, 1, config)})
+        with pytest.raises(trikafka.BrokerResponseError, match=said):
+            await admin.alter_configs({topic: config})
+        await admin.alter_configs({topic: {"cleanup.policy": "compact,delete"}})
+        await admin.create_topics({"u": trikafka.NewTopic(1, 1, {"retention.ms": "-1"})})
+
+
+async def test_names_that_collide_in_metrics_are_refused(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"a.b": 1}) as cluster,
+        trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin,
+    ):
+        with pytest.raises(trikafka.InvalidTopicError, match=r"'a_b' collides with .*: a\.b"):
+            await admin.create_topics({"a_b": trikafka.NewTopic(1, 1)})
+
+
+async def test_timestamp_in_microseconds_is_refused(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_producer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as producer,
+    ):
+        with pytest.raises(trikafka.BrokerResponseError, match="INVALID_TIMESTAMP"):
+            await producer.send("t", b"x", timestamp=1_700_000_000_000_000)

@@ -31,12 +31,14 @@ class ScriptedCall:
     client_id: str
     fail: Fail | None = None
     connection: int = 0
+    failed: bool = False  # True once the response has the scripted error
 
     def error(self, topic: str | None = None, partition: int | None = None) -> int:
         """Return the scripted error code for this item of the response, or 0."""
-        return (
-            self.fail.code if self.fail is not None and self.fail.concerns(topic, partition) else 0
-        )
+        if self.fail is None or not self.fail.concerns(topic, partition):
+            return 0
+        self.failed = True
+        return self.fail.code
 
     def respond(self, **values: Any) -> Message:
         """Return the response in the version of the request.

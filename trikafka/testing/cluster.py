@@ -49,6 +49,7 @@ from .script import (
 )
 from .share import SharedRecord, ShareGroups
 from .state import NodeState, Partition, ScriptedNode, State, Topic
+from .topic_configs import fault_of
 from .transactions import TransactionCoordinatorState
 
 _GULP = 8
@@ -115,7 +116,9 @@ class ScriptedCluster:
         transaction_version: The finalized level of the feature ``transaction.version``: 1, or 2 for
             KIP-890, where each end of a transaction raises the epoch.
         cluster_id: The cluster's id.
-        strict: Raise :exc:`AssertionError` at the end of the block if a malformed request arrived.
+        strict: Raise :exc:`AssertionError` at the end of the block if a malformed request arrived,
+            or if :meth:`fail` or :meth:`leave_out` was applied, and no response had the topic or
+            partition.
     """
 
     def __init__(
@@ -143,6 +146,10 @@ class ScriptedCluster:
             raise ValueError(f"there are {len(racks)} racks, but {nodes} nodes")
         if not 0 <= coordinator < nodes:
             raise ValueError(f"coordinator={coordinator} is not a node: there are {nodes}, from 0")
+        if transaction_version not in (1, 2):
+            raise ValueError(f"transaction_version must be 1 or 2, not {transaction_version!r}")
+        if session_timeouts[0] > session_timeouts[1]:
+            raise ValueError(f"session_timeouts must be (least, most), not {session_timeouts!r}")
         self._state = State(nodes, self.now_ms, cluster_id, racks, fetch_sessions)
         self._state.coordinator = coordinator
         self._state.auto_create = auto_create_topics
@@ -216,9 +223,16 @@ class ScriptedCluster:
             raise unwrapped(group) from None
         finally:
             self._nursery = None
-        if self.strict and self.malformed and error is None:
+        if not self.strict or error is not None:
+            return
+        if self.malformed:
             raise AssertionError(
                 "the cluster got requests that Kafka cannot read: " + "; ".join(self.malformed)
+            )
+        if missed := self._script.missed():
+            raise AssertionError(
+                "rules of the script had no effect, since no response had their topic or "
+                f"partition: {'; '.join(missed)}"
             )
 
     # -- used by clients
@@ -306,6 +320,8 @@ class ScriptedCluster:
             where: A predicate of the decoded request.
         """
         self._check_node(node)
+        if where is not None:
+            _check_function("where", where)
         return self._script.requests(api, node, where)
 
     def transferred(self, api: Api | None = None, *, node: int | None = None) -> tuple[int, int]:
@@ -378,6 +394,9 @@ class ScriptedCluster:
         """
         if not isinstance(code, int):
             raise TypeError(f"code must be a number, such as ErrorCode.{code}, not {code!r}")
+        if code == 0:
+            raise ValueError("code must be an error, and 0 is none")
+        _check_item(topic, partition)
         return self._rule(api, Fail(code, topic, partition, after), times, node, where)
 
     def delay(
@@ -484,6 +503,7 @@ class ScriptedCluster:
             node: Only responses of this node.
             where: Only responses to requests for which this predicate is true.
         """
+        _check_item(topic, partition)
         return self._rule(api, LeaveOut(topic, partition), times, node, where)
 
     def on(
@@ -533,8 +553,14 @@ class ScriptedCluster:
             node: The node; ``None`` for all.
         """
         key = api_key(api)
-        if versions is not None and not (isinstance(versions, tuple | list) and len(versions) == 2):
+        if versions is not None and not (
+            isinstance(versions, tuple | list)
+            and len(versions) == 2
+            and all(isinstance(version, int) for version in versions)
+        ):
             raise TypeError(f"versions must be (lowest, highest), or None, not {versions!r}")
+        if versions is not None and not 0 <= versions[0] <= versions[1]:
+            raise ValueError(f"versions must be (lowest, highest), not {versions!r}")
         self._check_node(node)
         for each in self._state.nodes:
             if node not in (None, each.node_id):
@@ -633,6 +659,7 @@ class ScriptedCluster:
         """
         self._node(node)
         log = self.partition(topic, partition)
+        _check_offset(log, end)
         log.truncate_to(end)
         log.elect(node)
         self._state.changed.notify()
@@ -647,10 +674,11 @@ class ScriptedCluster:
             end: The end of its log; ``None``: it has all records.
         """
         self._check_node(node)
-        lagging = self.partition(topic, partition).lagging
-        lagging.pop(node, None)
+        log = self.partition(topic, partition)
+        log.lagging.pop(node, None)
         if end is not None:
-            lagging[node] = end
+            _check_offset(log, end)
+            log.lagging[node] = end
         self._state.changed.notify()
 
     def tier(self, topic: str, partition: int, before: int, *, readable: bool = True) -> None:
@@ -664,6 +692,7 @@ class ScriptedCluster:
                 OFFSET_MOVED_TO_TIERED_STORAGE.
         """
         log = self.partition(topic, partition)
+        _check_offset(log, before)
         log.tiered = before
         log.remote_readable = readable
         self._state.changed.notify()
@@ -724,10 +753,14 @@ class ScriptedCluster:
                 ``cleanup.policy`` have an effect.
 
         Raises:
-            ValueError: There is such a topic.
+            ValueError: There is such a topic, or Kafka refuses the name or the config.
         """
         if name in self._state.topics:
             raise ValueError(f"there is a topic {name!r}: delete it first")
+        if wrong := [value for value in (config or {}).values() if not isinstance(value, str)]:
+            raise TypeError(f"a config's value must be text, not {wrong[0]!r}")
+        if (fault := fault_of(config or {})) is not None:
+            raise ValueError(f"topic {name!r}: {fault}")
         self._state.create_topic(name, partitions, None, config)
 
     def delete_topic(self, name: str) -> None:
@@ -824,8 +857,7 @@ class ScriptedCluster:
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete the records before an offset, as retention does: the earliest offset moves."""
         log = self.partition(topic, partition)
-        if before > log.end:
-            raise ValueError(f"{topic}-{partition} ends at {log.end}: no offset {before} is there")
+        _check_offset(log, before)
         log.truncate_before(before)
 
     def records(self, topic: str, partition: int) -> list[Record]:
@@ -862,6 +894,7 @@ class ScriptedCluster:
     def committed(self, group: str, partition: tuple[str, int]) -> OffsetAndMetadata | None:
         """Return a group's committed offset for a partition; ``None`` if there is none."""
         topic, number = _checked_partition(partition)
+        self.partition(topic, number)
         known = self._groups.by_id.get(group)
         found = known.offsets.get((topic, number)) if known else None
         if found is None:
@@ -897,6 +930,20 @@ def _check_function(name: str, function: object) -> None:
     if not callable(function):
         raise TypeError(f"{name} is not a function: {function!r}")
     check_takes(function, (None,), TypeError, name)
+
+
+def _check_item(topic: str | None, partition: int | None) -> None:
+    """Raise :exc:`TypeError` unless a response can have this topic and partition."""
+    if not isinstance(topic, str | None):
+        raise TypeError(f"topic must be a name, not {topic!r}")
+    if not isinstance(partition, int | None):
+        raise TypeError(f"partition must be a number, not {partition!r}")
+
+
+def _check_offset(log: Partition, offset: int) -> None:
+    """Raise :exc:`ValueError` unless the offset is in the log, or its end."""
+    if not 0 <= offset <= log.end:
+        raise ValueError(f"{log.topic}-{log.index} ends at {log.end}: no offset {offset} is there")
 
 
 def _checked_partition(given: tuple[str, int]) -> tuple[str, int]:

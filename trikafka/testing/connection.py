@@ -289,13 +289,18 @@ class ScriptedConnection:
             case LeaveOut(topic, partition):
                 response = await default()
                 known = self._state.topics.get(topic)
-                if response is not None:
-                    leave_out(response, topic, known.topic_id if known else None, partition)
+                if response is not None and plan.rule is not None:
+                    topic_id = known.topic_id if known else None
+                    plan.rule.note(leave_out(response, topic, topic_id, partition))
                 return response
             case Fail(after=after):
                 if after:
                     await default()
                 call.fail = plan.verdict
+                response = await default()
+                if plan.rule is not None:
+                    plan.rule.note(call.failed)
+                return response
         return await default()
 
 

@@ -36,22 +36,25 @@ def strange_id(frame: bytes) -> bytes:
     )
 
 
-def leave_out(message: Message, topic: str, topic_id: Any, partition: int | None) -> None:
-    """Remove a partition, or a whole topic, from a response.
+def leave_out(message: Message, topic: str, topic_id: Any, partition: int | None) -> bool:
+    """Remove a partition, or a whole topic, from a response; return whether it was there.
 
     A topic without partitions left is removed as well.
     """
+    found = False
     for name in _lists(message):
-        items = getattr(message, name)
-        if items and any(_is_topic(item, topic, topic_id) for item in items):
+        items = getattr(message, name) or ()
+        if any(_is_topic(item, topic, topic_id) for item in items):
+            found |= any(_has(item, topic, topic_id, partition) for item in items)
             setattr(
                 message,
                 name,
                 [item for item in items if not _emptied(item, topic, topic_id, partition)],
             )
         else:
-            for item in items or ():
-                leave_out(item, topic, topic_id, partition)
+            for item in items:
+                found |= leave_out(item, topic, topic_id, partition)
+    return found
 
 
 def _lists(message: Message) -> list[str]:
@@ -60,7 +63,26 @@ def _lists(message: Message) -> list[str]:
 
 def _is_topic(item: Message, topic: str, topic_id: Any) -> bool:
     names = [getattr(item, name) for name in _NAMES if name in item.fields]
-    return topic in names or ("topic_id" in item.fields and item.topic_id == topic_id)
+    # A version without topic ids has `None` there, as has a topic that does not exist.
+    return topic in names or (
+        topic_id is not None and "topic_id" in item.fields and item.topic_id == topic_id
+    )
+
+
+def _has(item: Message, topic: str, topic_id: Any, partition: int | None) -> bool:
+    """Return whether this is the topic, with that partition if one is given."""
+    return _is_topic(item, topic, topic_id) and (
+        partition is None or partition in map(_index, _partitions(item))
+    )
+
+
+def _partitions(item: Message) -> list[Message]:
+    return [
+        part
+        for name in _lists(item)
+        for part in getattr(item, name) or ()
+        if any(index in part.fields for index in _INDEXES)
+    ]
 
 
 def _emptied(item: Message, topic: str, topic_id: Any, partition: int | None) -> bool:

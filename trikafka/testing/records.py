@@ -14,6 +14,10 @@ from .state import Partition
 from .transaction_calls import admit_batch
 
 _MAX_MESSAGE_BYTES = 1_048_588
+# Kafka refuses timestamps of more than an hour after its clock (message.timestamp.after.max.ms).
+# The clocks of client and scripted cluster are years apart, so the cluster refuses only numbers that
+# are no milliseconds: this one is in the year 5138, or 1973 in microseconds.
+_MAX_TIMESTAMP = 10**14
 
 
 async def produce(call: ScriptedCall) -> Message | None:
@@ -58,6 +62,11 @@ def _produce_one(call: ScriptedCall, item: Any, part: Any, acks_ok: bool) -> dic
         if len(batches[0]) > int(topic.config.get("max.message.bytes", _MAX_MESSAGE_BYTES)):
             raise BadBatch(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {len(batches[0])} bytes")
         verify(batches[0])
+        latest = inspect(batches[0]).max_timestamp
+        if own_time is None and latest > _MAX_TIMESTAMP:
+            raise BadBatch(
+                ErrorCode.INVALID_TIMESTAMP, f"Timestamp {latest} of a message is out of range"
+            )
         if refused := _refusal(call, partition, batches[0]):
             raise BadBatch(refused, "the partition was not added to the transaction")
         if "compact" in topic.config.get("cleanup.policy", "delete") and (

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ._signal import WakeSignal
 from .faults import Change
-from .messages import Api, Message, api_key
+from .messages import Api, Message, api_key, api_name
 
 Default: TypeAlias = Callable[[], Awaitable[Message | None]]
 Handler: TypeAlias = Callable[[Message, Default], Awaitable[Message | None]]
@@ -121,10 +121,25 @@ class Rule:
     node: int | None = None
     where: Predicate | None = None
     used: int = 0
+    # The responses that had what the action concerns, and those that had not.
+    _hits: int = field(default=0, init=False, repr=False)
+    _misses: int = field(default=0, init=False, repr=False)
 
     def remove(self) -> None:
         """Stop applying this rule."""
         self.times = self.used
+
+    def note(self, hit: bool) -> None:
+        """Record whether the response had what the action concerns."""
+        if hit:
+            self._hits += 1
+        else:
+            self._misses += 1
+
+    @property
+    def missed(self) -> bool:
+        """True if the rule was applied, and no response had what the action concerns."""
+        return self._misses > 0 and not self._hits
 
     @property
     def spent(self) -> bool:
@@ -144,7 +159,14 @@ class Plan:
 
     before: float = 0
     after: float = 0
-    verdict: Verdict | None = None
+    rule: Rule | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The action of the first rule that is no delay."""
+        if self.rule is None or isinstance(self.rule.action, Delay):
+            return None
+        return self.rule.action
 
 
 class Script:
@@ -154,11 +176,21 @@ class Script:
         self.log: list[Seen] = []
         self.arrived = WakeSignal()
         self._rules: list[Rule] = []
+        self._added: list[Rule] = []
 
     def add(self, rule: Rule) -> Rule:
         """Add a rule behind the existing ones."""
         self._rules.append(rule)
+        self._added.append(rule)
         return rule
+
+    def missed(self) -> list[str]:
+        """Return the rules that were applied to requests without what they concern, as text."""
+        return [
+            f"{api_name(rule.api)} ({rule.action}, used {rule.used} times)"
+            for rule in self._added
+            if rule.missed
+        ]
 
     def record(self, seen: Seen) -> None:
         """Log a request that has arrived."""
@@ -191,8 +223,8 @@ class Script:
                     plan.after += rule.action.seconds
                 else:
                     plan.before += rule.action.seconds
-            elif plan.verdict is None:
+            elif plan.rule is None:
                 rule.used += 1
-                plan.verdict = rule.action
+                plan.rule = rule
         self._rules = [rule for rule in self._rules if not rule.spent]
         return plan

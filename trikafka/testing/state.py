@@ -6,6 +6,7 @@ No I/O, no messages. Handlers and the script change it. Tasks that wait for a ch
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from .stored import Quorum, Security, directory_of
 from .transactions import TransactionCoordinatorState
 
 _NAMESPACE = uuid.UUID("7472696b-6166-6b61-0000-000000000000")
+#: The names that Kafka allows for topics.
+LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
 class NodeState(Enum):
@@ -377,7 +380,15 @@ class State:
         replication: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> Topic:
-        """Create a topic; its leaders are spread over the nodes."""
+        """Create a topic; its leaders are spread over the nodes.
+
+        Raises ``ValueError`` for a name that no Kafka topic can have.
+        """
+        if not isinstance(name, str) or not LEGAL_NAME.fullmatch(name):
+            raise ValueError(
+                f"a topic cannot be called {name!r}: a name has up to 249 of the characters a-z, "
+                "A-Z, 0-9, '.', '_' and '-', and is neither '.' nor '..'"
+            )
         if not isinstance(partitions, int):
             raise TypeError(
                 f"the number of partitions of topic {name!r} must be a number, not {partitions!r}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -13,13 +12,13 @@ from trikafka.error_codes import ErrorCode
 
 from .call import ScriptedCall
 from .messages import RESPONSES, Message, build, decoded
-from .state import Partition, ScriptedNode, Topic
+from .state import LEGAL_NAME, Partition, ScriptedNode, Topic
+from .topic_configs import fault_of
 
 _TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4
 _GROUP_RESOURCE = 32
 _TRANSACTIONS = "transaction.version"
-_LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 #: APIs with their lowest and highest versions, in order.
 _Offered: TypeAlias = tuple[tuple[int, int, int], ...]
 #: Features with their name, level, and lowest and highest supported level.
@@ -136,7 +135,7 @@ def _asked_topic(call: ScriptedCall, item: Any) -> dict[str, Any]:
     topic, code = call.state.find_topic(item.name, item.topic_id)
     if topic is not None:
         return _topic(call, topic)
-    if item.name and not _LEGAL_NAME.fullmatch(item.name):
+    if item.name and not LEGAL_NAME.fullmatch(item.name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif item.name and call.state.auto_create and call.request.allow_auto_topic_creation:
         call.state.create_topic(item.name, 1, 1)
@@ -220,12 +219,14 @@ def _create(call: ScriptedCall, item: Any) -> dict[str, Any]:
     replication = 1 if item.replication_factor == -1 else item.replication_factor
     code = call.error(item.name)
     message = None
+    config = {entry.name: entry.value for entry in item.configs}
     if not code:
         code, message = _objection(call, item.name, partitions, replication)
+    if not code and (message := fault_of(config)) is not None:
+        code = ErrorCode.INVALID_CONFIG
     answer = {"name": item.name, "error_code": code, "error_message": message}
     if code:
         return answer | {"configs": None}
-    config = {entry.name: entry.value for entry in item.configs}
     answer |= {"num_partitions": partitions, "replication_factor": replication}
     answer["configs"] = [
         {
@@ -245,10 +246,15 @@ def _create(call: ScriptedCall, item: Any) -> dict[str, Any]:
 def _objection(
     call: ScriptedCall, name: str, partitions: int, replication: int
 ) -> tuple[int, str | None]:
-    if not _LEGAL_NAME.fullmatch(name):
+    if not LEGAL_NAME.fullmatch(name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: '{name}'"
     if name in call.state.topics:
         return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
+    # The names of Kafka's metrics have '_' in place of '.'.
+    alike = (other for other in call.state.topics if _metric_name(other) == _metric_name(name))
+    if (other := next(alike, None)) is not None:
+        text = f"Topic '{name}' collides with existing topic: {other}"
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, text
     if partitions < 1:
         return (
             ErrorCode.INVALID_PARTITIONS,
@@ -260,6 +266,10 @@ def _objection(
             f"Unable to replicate the partition {replication} time(s).",
         )
     return 0, None
+
+
+def _metric_name(topic: str) -> str:
+    return topic.replace(".", "_")
 
 
 async def delete_topics(call: ScriptedCall) -> Message:
@@ -386,15 +396,25 @@ async def alter_configs(call: ScriptedCall) -> Message:
             known = all(each.name in _TIMES and not each.config_operation for each in item.configs)
             code = 0 if known else ErrorCode.INVALID_CONFIG
         code = call.error(item.resource_name) or code
-        for change in () if code or call.request.validate_only else item.configs:
+        changed = dict(topic.config) if topic is not None else {}
+        message = None
+        if topic is not None and not code:
+            for change in item.configs:
+                _change(changed, change)
+            here = {each.name: changed.get(each.name) for each in item.configs}
+            if (message := fault_of(here)) is not None:
+                code = ErrorCode.INVALID_CONFIG
+        if not code and not call.request.validate_only:
             if topic is not None:
-                _change(topic.config, change)
+                topic.config = changed
             else:
-                seconds = {_TIMES[change.name]: int(change.value) / 1000}
-                call.groups.modern = call.groups.modern._replace(**seconds)
+                for change in item.configs:
+                    seconds = {_TIMES[change.name]: int(change.value) / 1000}
+                    call.groups.modern = call.groups.modern._replace(**seconds)
         results.append(
             {
                 "error_code": code,
+                "error_message": message,
                 "resource_type": item.resource_type,
                 "resource_name": item.resource_name,
             }
