@@ -39,8 +39,6 @@ _ESCAPED = re.compile(r"\\r\\n|\\n|\\r")
 _HASHED = re.compile(r"[0-9a-f]{8}\.r?[0-9]+")
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _log = logging.getLogger("trikafka.brokers")
-
-
 #: The number of contexts that clients share; the least recently used one is dropped.
 _MOST_SHARED = 8
 #: The seconds that a context is kept after its last use. Not longer: it holds a private key.
@@ -208,7 +206,7 @@ def _lists_in(given: str | None) -> list[str]:
 
 
 def _hashed_in(directory: str, *, revoked: bool) -> list[str]:
-    """Return the names in a directory that OpenSSL would search, or of those only the lists."""
+    """Return the names of the files that OpenSSL would search; with ``revoked``, only of lists."""
     named = [entry for entry in sorted(os.listdir(directory)) if _HASHED.fullmatch(entry)]
     return [entry for entry in named if entry[9] == "r"] if revoked else named
 
@@ -373,8 +371,8 @@ def _load_key(context: ssl.SSLContext, config: ClientConfig) -> str:
         return "OpenSSL cannot read it as a certificate and its private key in PEM"
     except OSError as error:
         if error.errno == errno.ESPIPE:
-            # OpenSSL refused what it read from a pipe. Python takes the errno left over from
-            # reading for the cause.
+            # OpenSSL refused what it read from a pipe. Python then reports the errno of the read
+            # instead of OpenSSL's reason.
             return "the private key is not that of the certificate, or cannot be read"
         return error.strerror or type(error).__name__
     except ValueError:  # a null character in the path, a password that is too long
@@ -383,7 +381,7 @@ def _load_key(context: ssl.SSLContext, config: ClientConfig) -> str:
 
 
 def _first_of(certfile: str) -> str:
-    """Return what to check where a key fits none but the first of several certificates."""
+    """Return a hint about the order of certificates, if the file has several."""
     count = 0
     with contextlib.suppress(OSError):
         text = secret(certfile.encode() if _PEM in certfile else Path(certfile).read_bytes())
@@ -414,10 +412,10 @@ def _as_file(given: str) -> Iterator[str]:
 def pem_lines(text: str) -> str:
     r"""Return PEM text whose lines are those that OpenSSL reads.
 
-    From an environment or a properties file the text often comes in one line, with blanks or the
-    letters ``\n`` or ``\r\n`` in place of the ends of lines. Java's client reads the former. Text
-    outside of the objects, such as ``Bag Attributes``, is kept: OpenSSL skips it. Each object
-    begins a line of its own.
+    From an environment or a properties file the text often comes in one line. The ends of lines
+    are blanks there, which Java's client reads too, or the letters ``\n`` or ``\r\n``. Text outside
+    of the objects, such as ``Bag Attributes``, is kept: OpenSSL skips it. Each object begins a line
+    of its own.
     """
     parts: list[str] = []
     done = 0

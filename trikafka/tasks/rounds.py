@@ -1,8 +1,8 @@
 """A transaction of a read-process-write loop, with the consumer's offsets.
 
-A round begins, is filled and ends between two receives. A consumer serves rebalances in its
-receives only, so none comes while a transaction is open: what is revoked has been committed or
-aborted before. Used by ``process`` and by ``run_tasks``.
+A round begins, is filled and ends between two receives. A consumer serves rebalances only in its
+receives, so no rebalance happens while a transaction is open. The records of a revoked partition
+have been committed or aborted before. Used by ``process`` and by ``run_tasks``.
 """
 
 from __future__ import annotations
@@ -155,9 +155,10 @@ class TransactionRound:
                         raise  # no task asks for the outcome any more
 
     def failed(self, error: BaseException) -> None:
-        """Go back to where the round began, after ``error``.
+        """Seek back to where the round began, after ``error``.
 
-        No rebalance has come since: what is assigned now was so then, unless it was lost.
+        No rebalance happens during a round. So each partition that is still assigned was assigned
+        when the round began.
         """
         # A commit that was cut off may have happened. Then the group's offsets, not the starts of
         # this round, say where to go on: going on from the starts could handle committed records

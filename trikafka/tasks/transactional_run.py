@@ -18,9 +18,10 @@ failed is never visible.
 # its wait is over. The other partitions go on in rounds without it.
 #
 # Three limits keep this finite. A round ends after auto_commit_interval_ms, or half of
-# transaction_timeout_ms. A timeout counts against task_timeout_ms of its task, and one of the
-# commit against all of them. And a record refused permanently that no handler waits for (a send
-# that was not awaited) fails only the calls of others; that ends the run after three rounds.
+# transaction_timeout_ms. A timeout in a task counts against the task_timeout_ms of that task, and a
+# timeout of the commit against that of each task. The brokers may permanently refuse a record whose
+# send no handler awaited. The refusal then fails the calls of other records, so the run ends after
+# three such rounds.
 
 from __future__ import annotations
 
@@ -67,11 +68,11 @@ class _Task:
         self.timer = plan.timer()
         self.budget = TimeoutBudget(f"the task of {tp}", [self.timer], Retry(config))
         self.ready = plan.prepare is None
-        self.begun = False  # its start has begun
+        self.begun = False  # its preparation has begun
         self.due = 0.0  # the task is suspended until then
         self.paused = False  # by the run, not by the user
         self.failing: dict[int, RecordAttempt] = {}  # failed attempts, by the offset of the record
-        self.scope = trio.CancelScope()  # of its start
+        self.scope = trio.CancelScope()  # of its preparation
 
     @property
     def skipped(self) -> bool:
@@ -248,7 +249,7 @@ class TransactionalRun:
     async def _stop_when_closed(self) -> None:
         """End the run in order once the consumer is closed.
 
-        A handler that works on, or topics that are not ready, would show it late.
+        Without this task, the run would notice it late while handlers work or topics are not ready.
         """
         await self._consumer.wait_closed()
         self._shutdown.stop()
@@ -305,9 +306,9 @@ class TransactionalRun:
     def _count_refused(self, part: _RoundPart) -> None:
         """End the run after some rounds in a row that were refused permanently.
 
-        A refusal is raised by the next call in the transaction, whose record is not to blame. The
-        handler of the refused record may wait for it in another round, and then its classification
-        knows what to do. Without a bound this could go on for ever.
+        The next call in the transaction raises the refusal, although its own record is not to
+        blame. In another round the handler of the refused record may await the send, and its
+        failure is classified. Without a bound the rounds could be repeated for ever.
         """
         if part.judged:
             self._refused = 0
@@ -356,7 +357,7 @@ class TransactionalRun:
         return task
 
     def _drop(self, tp: TopicPartition) -> None:
-        """Forget the task of an assignment that has ended; its start is cut off."""
+        """Forget the task of an assignment that has ended; cancel its preparation."""
         if (task := self._tasks.pop(tp, None)) is not None:
             task.scope.cancel()
 

@@ -194,7 +194,7 @@ class Group:
         return protocol_type == self.protocol_type and bool(common)
 
     def expect(self, member_id: str, session_timeout: float) -> None:
-        """Remember a member id that was assigned and is to join next."""
+        """Record an assigned member id whose member has not joined yet."""
         self.pending[member_id] = trio.current_time() + session_timeout
         self.changed.notify()
 

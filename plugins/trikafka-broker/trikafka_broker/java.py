@@ -36,7 +36,8 @@ def _locate() -> Path | None:
     home = os.environ.get("JAVA_HOME")
     if home:
         candidate = Path(home, "bin", "java")
-        # no fallback to PATH: other programs that use JAVA_HOME, such as Spark, would fail later
+        # There is no fallback to PATH: other programs that use JAVA_HOME, such as Spark, would fail
+        # later.
         if not os.access(candidate, os.X_OK):
             raise JavaError(
                 f"JAVA_HOME is {home}, and there is no {candidate} to run: correct it or unset it"

@@ -260,7 +260,7 @@ class _ExportRun:
             raise
 
     async def _again_and_again(self, exporter: Exporter, every: float) -> None:
-        """Export every ``every`` seconds. A failure is reported once, and tried again."""
+        """Export every ``every`` seconds. A failure is retried, and reported once."""
         import trio
 
         from trikafka import ConfigurationError, TrikafkaError

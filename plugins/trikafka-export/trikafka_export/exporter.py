@@ -316,14 +316,10 @@ def _check_whole(name: str, value: object, least: int) -> None:
 
 
 def _check_start(start: str | int | Mapping[TopicPartition, int]) -> None:
-    if isinstance(start, str) and start != "earliest":
+    if start is None or (isinstance(start, str) and start != "earliest"):
         raise ConfigurationError(
             "start must be 'earliest', a time in milliseconds or a mapping of offsets, not "
             f"{start!r}"
-        )
-    if start is None:
-        raise ConfigurationError(
-            "start must be 'earliest', a time in milliseconds or a mapping of offsets, not None"
         )
     for place in start if isinstance(start, Mapping) else ():
         if not (isinstance(place, tuple) and tuple(map(type, place)) == (str, int)):

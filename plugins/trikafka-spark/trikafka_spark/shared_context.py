@@ -189,7 +189,7 @@ def _stop(context: SparkContext) -> None:
 def _forget_dead() -> None:
     """Clear a dead context and a dead JVM from PySpark's state.
 
-    A context is dead if anything but PySpark has stopped it.
+    PySpark does not notice that a context is dead if another party has stopped it.
     """
     if "pyspark" not in sys.modules:
         return
@@ -221,7 +221,8 @@ def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkC
     _compile_quietly()
     from pyspark import SparkConf
 
-    # A new release of pandas, which PySpark imports for its own checks and which is not used here.
+    # PySpark warns about new releases of pandas. It imports pandas for its own checks; nothing here
+    # uses pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
     spark_conf = SparkConf(loadDefaults=False)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -36,7 +36,7 @@ class Named:
 def named(values: Iterable[bytes | None]) -> list[Named]:
     """Return the ids that values name.
 
-    Of too many, the most frequent are kept: stray values must not hide the others.
+    If there are too many, the most frequent ones are kept: stray values must not hide the others.
     """
     rests: dict[int, list[bytes]] = {}
     for value in values:
@@ -84,7 +84,7 @@ def _known(
 ) -> list[tuple[Registered, Named]]:
     """Return the known schemas of this type.
 
-    Values that seem to name others are reported record by record later.
+    A value that names any other schema is reported later, with its record.
     """
     known, why = [], ""
     for one in found:
