@@ -117,8 +117,8 @@ class ScriptedCluster:
             KIP-890, where each end of a transaction raises the epoch.
         cluster_id: The cluster's id.
         strict: Raise :exc:`AssertionError` at the end of the block if a malformed request arrived,
-            or if :meth:`fail` or :meth:`leave_out` was applied, and no response had the topic or
-            partition.
+            or if a rule of :meth:`fail` or :meth:`leave_out` was applied, and its topic or
+            partition never existed.
     """
 
     def __init__(
@@ -231,8 +231,8 @@ class ScriptedCluster:
             )
         if missed := self._script.missed():
             raise AssertionError(
-                "rules of the script had no effect, since no response had their topic or "
-                f"partition: {'; '.join(missed)}"
+                "rules of the script had no effect, since their topic or partition does not exist: "
+                f"{'; '.join(missed)}"
             )
 
     # -- used by clients

@@ -290,18 +290,29 @@ class ScriptedConnection:
                 response = await default()
                 known = self._state.topics.get(topic)
                 if response is not None and plan.rule is not None:
-                    topic_id = known.topic_id if known else None
-                    plan.rule.note(leave_out(response, topic, topic_id, partition))
+                    there = leave_out(response, topic, known.topic_id if known else None, partition)
+                    plan.rule.note(there or self._exists(topic, partition))
                 return response
-            case Fail(after=after):
+            case Fail(after=after) as fail:
                 if after:
                     await default()
-                call.fail = plan.verdict
+                call.fail = fail
                 response = await default()
                 if plan.rule is not None:
-                    plan.rule.note(call.failed)
+                    plan.rule.note(call.failed or self._exists(fail.topic, fail.partition))
                 return response
         return await default()
+
+    # A rule may be applied to a request that is about other items: a rule for one of two partitions
+    # meets a fetch from the other, and an incremental fetch response lacks partitions without news.
+    # So a rule without effect is a mistake only if the cluster has nothing of that name.
+    def _exists(self, name: str | None, partition: int | None) -> bool:
+        """Return whether there is such a topic with that partition, or a group or other id."""
+        if name is not None and name not in self._state.topics:
+            ids = (self._groups.by_id, self._state.shares.by_id, self._state.transactions.by_id)
+            return any(name in known for known in ids)
+        topics = self._state.topics.values() if name is None else [self._state.topics[name]]
+        return partition is None or any(each.partition(partition) is not None for each in topics)
 
 
 async def _handled(api: str, made: object) -> Message | None:

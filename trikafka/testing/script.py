@@ -121,7 +121,7 @@ class Rule:
     node: int | None = None
     where: Predicate | None = None
     used: int = 0
-    # The responses that had what the action concerns, and those that had not.
+    # The requests with and without what the action concerns.
     _hits: int = field(default=0, init=False, repr=False)
     _misses: int = field(default=0, init=False, repr=False)
 
@@ -130,7 +130,7 @@ class Rule:
         self.times = self.used
 
     def note(self, hit: bool) -> None:
-        """Record whether the response had what the action concerns."""
+        """Record whether what the action concerns was there, or exists."""
         if hit:
             self._hits += 1
         else:
@@ -138,7 +138,7 @@ class Rule:
 
     @property
     def missed(self) -> bool:
-        """True if the rule was applied, and no response had what the action concerns."""
+        """True if the rule was applied, and what it concerns never existed."""
         return self._misses > 0 and not self._hits
 
     @property
@@ -185,7 +185,7 @@ class Script:
         return rule
 
     def missed(self) -> list[str]:
-        """Return the rules that were applied to requests without what they concern, as text."""
+        """Return the rules that were applied, and concern nothing that exists, as text."""
         return [
             f"{api_name(rule.api)} ({rule.action}, used {rule.used} times)"
             for rule in self._added
