@@ -79,7 +79,7 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.delete_records("t", 0, 1), ValueError, "t-0 ends at 0: no offset 1 is there"),
         (lambda c: c.delete_records("t", 0, -1), ValueError, "t-0 ends at 0: no offset -1 is"),
         (lambda c: c.elect_uncleanly("t", 0, 0, 5), ValueError, "t-0 ends at 0: no offset 5"),
-        (lambda c: c.lag("t", 0, 0, 5), ValueError, "t-0 ends at 0: no offset 5 is there"),
+        (lambda c: c.lag("t", 0, 0, -1), ValueError, "end must be at least 0, not -1"),
         (lambda c: c.tier("t", 0, 5), ValueError, "t-0 ends at 0: no offset 5 is there"),
         (lambda c: c.requests("Fetch", where="t"), TypeError, "where is not a function: 't'"),
         (lambda c: c.fail(999, 6), ValueError, "no Kafka API is called 999"),
