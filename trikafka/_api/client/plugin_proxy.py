@@ -159,8 +159,8 @@ def guarded_assignor(thing: Assignor, slot: PluginSlot) -> Assignor:
                 f"{slot.name('user_data')} returned {_short(made)}, which is neither bytes nor None"
             )
 
-    user_data = _plain_method(thing, "user_data", slot, passed=())
-    assign = _plain_method(thing, "assign", slot, passed=())
+    user_data = _plain_method(thing, "user_data", slot, passed=(TrikafkaError,))
+    assign = _plain_method(thing, "assign", slot, passed=(TrikafkaError,))
     made: Any = Guarded()
     return made  # type: ignore[no-any-return]
 
@@ -255,9 +255,13 @@ class GuardedListener(RebalanceListener):
     def __init__(self, listener: RebalanceListener, slot: PluginSlot) -> None:
         # Not the plugin's own representation: it may have a password, and this one is logged.
         self._name = f"<{slot.name('')[:-1]}, {type(listener).__name__}>"
-        self._assigned = _async_method(listener, "on_partitions_assigned", slot, passed=())
-        self._revoked = _async_method(listener, "on_partitions_revoked", slot, passed=())
-        self._lost = _async_method(listener, "on_partitions_lost", slot, passed=())
+        self._assigned = _async_method(
+            listener, "on_partitions_assigned", slot, passed=(TrikafkaError,)
+        )
+        self._revoked = _async_method(
+            listener, "on_partitions_revoked", slot, passed=(TrikafkaError,)
+        )
+        self._lost = _async_method(listener, "on_partitions_lost", slot, passed=(TrikafkaError,))
 
     def __repr__(self) -> str:
         return self._name
@@ -273,14 +277,17 @@ class GuardedListener(RebalanceListener):
 
 
 def _plain_method(
-    thing: object, name: str, slot: PluginSlot, passed: tuple[type[Exception], ...] = _ENDS
+    thing: object,
+    name: str,
+    slot: PluginSlot,
+    passed: tuple[type[Exception], ...] = (TrikafkaError, *_ENDS),
 ) -> Callable[..., Any]:
     """Return a guarded plain method; errors of ``passed`` are raised unchanged."""
 
     def method(*args: Any, **kwargs: Any) -> Any:
         try:
             result = getattr(thing, name)(*args, **kwargs)
-        except (TrikafkaError, *passed):
+        except passed:
             raise
         except Exception as error:
             slot.failed(name, error)
@@ -293,18 +300,21 @@ def _plain_method(
 
 
 def _async_method(
-    thing: object, name: str, slot: PluginSlot, passed: tuple[type[Exception], ...] = _ENDS
+    thing: object,
+    name: str,
+    slot: PluginSlot,
+    passed: tuple[type[Exception], ...] = (TrikafkaError, *_ENDS),
 ) -> Callable[..., Awaitable[Any]]:
     """Return a guarded async method; errors of ``passed`` are raised unchanged."""
 
     async def step(*args: Any, **kwargs: Any) -> Any:
         try:
             return await _awaited(getattr(thing, name)(*args, **kwargs), name, slot)
-        except (TrikafkaError, *passed):
+        except passed:
             raise
         except Exception as error:
             single = unwrapped(error)  # of a nursery with one failed task
-            if isinstance(single, (TrikafkaError, *passed)):
+            if isinstance(single, passed):
                 raise single from single.__cause__
             slot.failed(name, error)
         # The group of a nursery that was cancelled while something else failed in it.
