@@ -400,7 +400,7 @@ async def test_authority_of_the_endpoint_is_checked(tmp_path: Path) -> None:
             tokens = ClientCredentials(
                 config(**settings(server.url("https"), sasl_oauth_cafile=given))
             )
-            tokens.check()
+            await tokens.check()
             assert (await tokens.token()).value == "x"
         with pytest.raises(HandshakeError, match=r"is not accepted: .* \(sasl_oauth_cafile names"):
             await ClientCredentials(config(**settings(server.url("https")))).token()
@@ -517,7 +517,7 @@ async def test_assertion_file_is_read_each_time(
         with pytest.raises(
             ConfigurationError, match="sasl_oauth_assertion_file: cannot read the file"
         ):
-            tokens.check()
+            await tokens.check()
         for text in ("a.b.c", "d.e.f"):
             file.write_text(f"{text}\n")
             await tokens.token()
@@ -585,14 +585,14 @@ async def test_impossible_assertions_are_explained(more: dict[str, str], message
     assert SECRET not in str(caught.value)
 
 
-def test_missing_package_for_signing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_package_for_signing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     more = {**JWT_BEARER, "sasl_oauth_assertion_private_key_file": pem(RSA_KEY)}
     with pytest.raises(
         ConfigurationError,
         match=r"needs the package cryptography to sign: pip install 'trikafka\[crypto\]'",
     ):
-        ClientCredentials(config(**settings("https://id.test", **more))).check()
+        await ClientCredentials(config(**settings("https://id.test", **more))).check()
 
 
 @pytest.mark.parametrize(

@@ -180,5 +180,6 @@ async def test_list_renewed_in_a_directory_is_read(tmp_path: Path) -> None:
     async with serving(server_context(leaf)) as node:
         await (await security.connect(dial, node)).aclose()
         file.write_text(revocations(leaf))
+        await security.refresh()
         with pytest.raises(HandshakeError, match="was revoked"):
             await security.connect(dial, node)

@@ -285,15 +285,17 @@ async def test_many_iterations_do_not_block_the_loop() -> None:
         assert (threads != [threading.main_thread().name]) is elsewhere
 
 
-def test_unusable_changed_files_are_logged_once(
+async def test_unusable_changed_files_are_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "ca.pem"
     AUTHORITY.cert_pem.write_to_path(file)
     contexts = TlsContexts(config(security_protocol="SSL", ssl_cafile=str(file)))
-    first = contexts.context()
+    first = await contexts.context()
     file.write_text("half a file")
-    assert contexts.context() is contexts.context() is first
+    for _ in range(2):
+        await contexts.refresh()
+        assert await contexts.context() is first
     assert [record.message for record in caplog.records] == [
         "TLS files have changed and cannot be used; until they can, the previous files stay in use:"
         f" ssl_cafile: {str(file)!r} holds no certificates in PEM that OpenSSL can read"

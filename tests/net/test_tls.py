@@ -412,18 +412,21 @@ async def test_cancelled_handshake_leaves_nothing() -> None:
 # --------------------------------------------------------------------------------------------------------------------
 
 
-def test_changed_files_are_read_again(tmp_path: Path) -> None:
+async def test_changed_files_are_read_again(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     AUTHORITY.cert_pem.write_to_path(file)
     contexts = TlsContexts(config(security_protocol="SSL", ssl_cafile=str(file)))
-    first = contexts.context()
-    assert contexts.context() is first
+    first = await contexts.context()
+    await contexts.refresh()
+    assert await contexts.context() is first
     OTHER.cert_pem.write_to_path(file)
     file.write_bytes(file.read_bytes() + b"\n")
-    second = contexts.context()
+    await contexts.refresh()
+    second = await contexts.context()
     assert second is not first
     file.write_text("half a file")
-    assert contexts.context() is second
+    await contexts.refresh()
+    assert await contexts.context() is second
 
 
 async def test_directory_of_authorities_is_searched(tmp_path: Path) -> None:

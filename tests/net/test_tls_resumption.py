@@ -189,7 +189,7 @@ async def test_another_name_is_not_offered_a_ticket() -> None:
         assert (await used(node)).resumed
 
 
-def test_other_settings_have_their_own_tickets(tmp_path: Path) -> None:
+async def test_other_settings_have_their_own_tickets(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_text(PEM)
     cert = AUTHORITY.issue_cert("me@test").private_key_and_cert_chain_pem.bytes().decode()
@@ -203,20 +203,20 @@ def test_other_settings_have_their_own_tickets(tmp_path: Path) -> None:
         {"ssl_ciphers": "HIGH"},
     ]
 
-    def contexts(**settings: Any) -> TlsContexts:
+    async def contexts(**settings: Any) -> TlsContexts:
         made = TlsContexts(config(**{"security_protocol": "SSL", "ssl_cafile": PEM, **settings}))
-        made.context()
+        await made.refresh()
         return made
 
-    first = contexts()
-    assert contexts().tickets is first.tickets
-    found = [first.tickets, *(contexts(**settings).tickets for settings in others)]
+    first = await contexts()
+    assert (await contexts()).tickets is first.tickets
+    found = [first.tickets, *[(await contexts(**settings)).tickets for settings in others]]
     assert len({id(each) for each in found}) == len(others) + 1
-    before = contexts(ssl_cafile=str(file))
+    before = await contexts(ssl_cafile=str(file))
     file.write_text(PEM + trustme.CA().cert_pem.bytes().decode())
-    assert contexts(ssl_cafile=str(file)).tickets is not before.tickets
+    assert (await contexts(ssl_cafile=str(file))).tickets is not before.tickets
     old = before.tickets
-    before.context()
+    await before.refresh()
     assert before.tickets is not old
 
 

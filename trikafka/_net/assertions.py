@@ -6,12 +6,12 @@ import base64
 import json
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
 from ..config import ClientConfig
 from ..config.secrets import holds_secret, plain, secret
 from ..errors import ConfigurationError
+from .regular_files import read_regular
 from .tls_context import pem_lines
 
 _PEM = "-----BEGIN "
@@ -133,7 +133,7 @@ def _template(path: str | None) -> dict[str, dict[str, Any]]:
 def _read(name: str, path: str) -> str:
     wrong = "this is not the path of a text file"
     try:
-        return secret(Path(path).read_bytes().decode())
+        return secret(read_regular(path).decode())
     except OSError as error:
         # A key or a token may have been given in place of its path, so that value is not shown.
         shown = "" if name == _KEY or holds_secret(path) else f" {plain(path)!r}"

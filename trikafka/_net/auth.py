@@ -55,13 +55,13 @@ class SaslAuthenticator:
             self._tokens = ClientCredentials(config)
         self._limiter = trio.CapacityLimiter(4)
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Read the files that the settings name.
 
         Raises :exc:`ConfigurationError` for files that cannot be used.
         """
         if self._tokens is not None:
-            self._tokens.check()
+            await self._tokens.check()
 
     async def __call__(self, ask: Ask, node: Node) -> float | None:
         """Authenticate; see :class:`~trikafka._net.session.Authenticate`.

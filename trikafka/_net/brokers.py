@@ -248,6 +248,8 @@ class ConnectionSlot:
         limit = self._reconnect.setup_limit()
         connection: Connection | None = None
         ready = dialled = False
+        # Before the limit: the time that opening a store takes is no fault of the broker.
+        await self._security.refresh()
 
         async def dial(host: str, port: int) -> Stream:
             nonlocal dialled

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import HandshakeError
 from ..errors.peer_text import peer_text
+from .regular_files import read_regular
 
 #: In the last message, the byte that selects the protection of what follows, and the maximal
 #: length: no protection. TLS does that.
@@ -193,7 +194,7 @@ def _fault(keytab: str) -> str | None:
     if separator and kind not in ("FILE", "WRFILE"):
         return None  # the key table is not a file
     try:
-        with open(path if separator else keytab, "rb") as file:
-            return None if file.read(1) == _KEY_TABLE else "the file is not a key table"
+        begins = read_regular(path if separator else keytab, 1)
+        return None if begins == _KEY_TABLE else "the file is not a key table"
     except OSError as error:
         return error.strerror

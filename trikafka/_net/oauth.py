@@ -82,16 +82,24 @@ class ClientCredentials:
                 _place(self._url),
             )
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Read the files that the settings name.
 
         Raises:
             ConfigurationError: A file cannot be used.
         """
-        if self._config.sasl_oauth_cafile is not None:
+        config = self._config
+        if config.sasl_oauth_cafile is not None:
             self._context()
-        if self._config.sasl_oauth_grant_type == "jwt-bearer":
-            assertions.assertion(self._config)
+        if config.sasl_oauth_grant_type != "jwt-bearer":
+            return
+        if config.sasl_oauth_assertion_private_key_passphrase is None:
+            assertions.assertion(config)
+        else:
+            # The writer of the key chose how long its passphrase takes to check.
+            await trio.to_thread.run_sync(
+                assertions.assertion, config, limiter=self._threads, abandon_on_cancel=True
+            )
 
     async def token(self) -> OAuthToken:
         """Return a valid token.

@@ -16,7 +16,7 @@ from ..types import Node
 from .session import Authenticate
 from .tickets import Resumption
 from .tls import TlsTransport
-from .tls_context import TlsContexts, make_context
+from .tls_context import TlsContexts
 from .tls_errors import closed_in_handshake, explain, is_wrong_name
 from .transport import Transport, transport_of
 
@@ -43,15 +43,22 @@ class Security:
             self._authenticator = SaslAuthenticator(config, offered)
             self.authenticate = self._authenticator
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Read the files that the settings name.
 
         Raises :exc:`ConfigurationError` for files that cannot be used.
         """
-        if self._contexts is not None:
-            self._contexts.context()
+        await self.refresh()
         if self._authenticator is not None:
-            self._authenticator.check()
+            await self._authenticator.check()
+
+    async def refresh(self) -> None:
+        """Load the files of TLS if they have changed.
+
+        Raises :exc:`ConfigurationError` if they cannot be used, and were not loaded before.
+        """
+        if self._contexts is not None:
+            await self._contexts.refresh()
 
     async def connect(self, dial: Dial, node: Node) -> Transport:
         """Dial, and shake hands if the settings require TLS.
@@ -62,7 +69,7 @@ class Security:
         if self._contexts is None:
             return transport
         try:
-            context = self._contexts.context()
+            context = await self._contexts.context()
             tickets = self._contexts.tickets
             resumption = None if tickets is None else tickets.begin(node.host, node.port)
             tls = _secured(transport, context, node, resumption)
@@ -84,14 +91,13 @@ class Security:
         They are asked for by another connection, which sends nothing: not even this client's
         certificate, which is for the dialled name alone. Whatever fails there hides no error.
         """
-        if self._config.ssl_context is not None:
+        if self._contexts is None or self._config.ssl_context is not None:
             return None
         names: str | None = None
         with contextlib.suppress(
             OSError, EOFError, trio.BrokenResourceError, trio.TooSlowError, TrikafkaError
         ):
-            context = make_context(self._config, anonymous=True)
-            context.check_hostname = False
+            context = await self._contexts.nameless()
             transport = transport_of(await dial(node.host, node.port))
             try:
                 tls = _secured(transport, context, node)

@@ -19,11 +19,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+import trio
 
 from ..config import ClientConfig
 from ..config.secrets import plain, secret
 from ..errors import ConfigurationError
 from . import stores
+from .regular_files import check_regular, read_regular
 from .tickets import Tickets
 
 _PEM = "-----BEGIN "
@@ -39,6 +43,9 @@ _ESCAPED = re.compile(r"\\r\\n|\\n|\\r")
 _HASHED = re.compile(r"[0-9a-f]{8}\.r?[0-9]+")
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _log = logging.getLogger("trikafka.brokers")
+Made = TypeVar("Made")
+
+
 #: The number of contexts that clients share; the least recently used one is dropped.
 _MOST_SHARED = 8
 #: The seconds that a context is kept after its last use. Not longer: it holds a private key.
@@ -89,15 +96,24 @@ class _SharedContexts:
             # No file would show that the authorities have changed, so this context is not shared.
             return _Shared(make_context(config), Tickets())
         key = _digest(config, seen)
+        if (found := self._used(key)) is not None:
+            return found
+        # Made without the lock: opening a store may take long, and others wait for the lock in the
+        # event loop.
+        made = _Shared(make_context(config), Tickets())
+        return self._used(key, made) or made
+
+    def _used(self, key: bytes, made: _Shared | None = None) -> _Shared | None:
+        """Return the context with this key, and note its use; without one, keep ``made``."""
         with self._lock:
             now = time.monotonic()
             for old in [old for old, each in self._contexts.items() if each.used_at < now - _KEPT]:
                 del self._contexts[old]
-            found = self._contexts.get(key)
-            if found is None:
-                found = self._contexts[key] = _Shared(make_context(config), Tickets())
-            found.used_at = now
-            self._contexts.move_to_end(key)
+            found = self._contexts.get(key, made)
+            if found is not None:
+                found.used_at = now
+                self._contexts[key] = found
+                self._contexts.move_to_end(key)
             while len(self._contexts) > _MOST_SHARED:
                 self._contexts.popitem(last=False)
             return found
@@ -126,17 +142,21 @@ _shared = _SharedContexts()
 class TlsContexts:
     """The source of the context for each new connection.
 
-    Reading files is quick, except for the system's authorities (some 10 ms, once).
+    Reading files is quick, except for the system's authorities (some 10 ms, once), and for what a
+    password opens: see :func:`may_take_long`.
     """
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
         self._current: _Shared | None = None
         self._seen: object = None
-        self._refused: object = None  # the state of the files when a failure was last logged
+        self._refused: object = None  # the state of the files at the last failure
+        # One at a time. A thread whose caller was cancelled keeps its turn, and the next caller
+        # finds the context that it made among the shared ones.
+        self._threads = trio.CapacityLimiter(1)
 
-    def context(self) -> ssl.SSLContext:
-        """Return the context to use now.
+    async def refresh(self) -> None:
+        """Load the files if they have changed.
 
         While changed files cannot be used, such as half a pair that is being replaced, the last
         context stays in use.
@@ -146,23 +166,49 @@ class TlsContexts:
                 names the setting.
         """
         if self._config.ssl_context is not None:
-            return self._config.ssl_context
+            return
         seen = self._look()
-        if self._current is None or seen != self._seen:
-            try:
-                self._current = _shared.get(self._config, seen)
-                self._seen = seen
-            except ConfigurationError as error:
-                if self._current is None:
-                    raise
-                if seen != self._refused:
-                    self._refused = seen
-                    _log.warning(
-                        "TLS files have changed and cannot be used; until they can, the previous "
-                        "files stay in use: %s",
-                        error,
-                    )
+        if self._current is not None and seen in (self._seen, self._refused):
+            return
+        try:
+            self._current = await in_thread_if_long(
+                lambda: _shared.get(self._config, seen), self._config, self._threads
+            )
+            self._seen = seen
+        except ConfigurationError as error:
+            if self._current is None:
+                raise
+            self._refused = seen
+            _log.warning(
+                "TLS files have changed and cannot be used; until they can, the previous files "
+                "stay in use: %s",
+                error,
+            )
+
+    async def context(self) -> ssl.SSLContext:
+        """Return the context of the last refresh; the first call refreshes.
+
+        Raises:
+            ConfigurationError: As :meth:`refresh`.
+        """
+        if self._config.ssl_context is not None:
+            return self._config.ssl_context
+        if self._current is None:
+            await self.refresh()
+        assert self._current is not None
         return self._current.context
+
+    async def nameless(self) -> ssl.SSLContext:
+        """Return a new context that presents no certificate and checks no host name.
+
+        Raises:
+            ConfigurationError: A file cannot be used.
+        """
+        context = await in_thread_if_long(
+            lambda: make_context(self._config, anonymous=True), self._config, self._threads
+        )
+        context.check_hostname = False
+        return context
 
     @property
     def tickets(self) -> Tickets | None:
@@ -180,15 +226,46 @@ class TlsContexts:
         if config.ssl_cafile is None:
             paths += _system_paths()
         paths += _lists_in(config.ssl_crlfile)
-        seen: list[tuple[int, int, int] | None] = []
+        seen: list[tuple[int, ...] | None] = []
         for text in paths:
             if text is not None and _PEM not in text:
                 try:
                     status = os.stat(text)
-                    seen.append((status.st_mtime_ns, status.st_size, status.st_ino))
+                    # st_ctime also changes with the permissions.
+                    times = (status.st_mtime_ns, status.st_ctime_ns)
+                    seen.append((*times, status.st_size, status.st_ino))
                 except (OSError, ValueError):  # There is no such file, or the text is not a path.
                     seen.append(None)
         return seen
+
+
+def may_take_long(config: ClientConfig) -> bool:
+    """Return whether the settings name a secured store or key.
+
+    Its writer chose how long its password takes to check, which may be many seconds.
+    """
+    if config.ssl_password is not None or config.ssl_ca_password is not None:
+        return True
+    for given in (config.ssl_cafile, config.ssl_certfile):
+        if given is not None and _PEM not in given:
+            # Making the context says what is wrong with the file.
+            with contextlib.suppress(OSError, ValueError):
+                if stores.is_store(read_regular(given, 4)):
+                    return True
+    return False
+
+
+async def in_thread_if_long(
+    make: Callable[[], Made], config: ClientConfig, limiter: trio.CapacityLimiter
+) -> Made:
+    """Call ``make``, which loads the files of TLS, in a thread if that may take long.
+
+    A cancelled caller does not wait for the end of the thread.
+    """
+    # Quick files are loaded here: a thread would cost more, and virtual time does not wait for it.
+    if not may_take_long(config):
+        return make()
+    return await trio.to_thread.run_sync(make, limiter=limiter, abandon_on_cancel=True)
 
 
 def _lists_in(given: str | None) -> list[str]:
@@ -308,7 +385,7 @@ def _revocations(given: str) -> str:
         ValueError: The setting is not a path.
         ConfigurationError: There is no list, or one of them is damaged.
     """
-    text = given if _PEM in given else secret(Path(given).read_bytes().decode("latin-1"))
+    text = given if _PEM in given else secret(read_regular(given).decode("latin-1"))
     found = _LIST.findall(text)
     begun = text.count("-----BEGIN X509 CRL-----")
     if not found or len(found) != begun:
@@ -332,7 +409,7 @@ def _in_pem(
     """
     if _PEM in given:
         return given
-    content = secret(Path(given).read_bytes())
+    content = read_regular(given)
     if not stores.is_store(content):
         return given
     try:
@@ -358,6 +435,8 @@ def _load_key(context: ssl.SSLContext, config: ClientConfig) -> str:
     keyfile, password = config.ssl_keyfile, config.ssl_password
     try:
         certfile = _in_pem("ssl_certfile", config.ssl_certfile or "", password, stores.identity)
+        if keyfile is not None and _PEM not in keyfile:
+            check_regular(keyfile)
         with _as_file(certfile) as cert, _as_file(keyfile or certfile) as key:
             context.load_cert_chain(cert, key, lambda: password or "")
     except ConfigurationError:
@@ -384,7 +463,7 @@ def _first_of(certfile: str) -> str:
     """Return a hint about the order of certificates, if the file has several."""
     count = 0
     with contextlib.suppress(OSError):
-        text = secret(certfile.encode() if _PEM in certfile else Path(certfile).read_bytes())
+        text = secret(certfile.encode() if _PEM in certfile else read_regular(certfile))
         count = text.count(b"-----BEGIN CERTIFICATE-----")
     return " (of several, the client's own must be the first)" if count > 1 else ""
 
@@ -471,7 +550,7 @@ def _is_locked(given: str) -> bool:
     if _PEM in given:
         return "ENCRYPTED" in given
     with contextlib.suppress(OSError):
-        return b"ENCRYPTED" in Path(given).read_bytes()
+        return b"ENCRYPTED" in read_regular(given)
     return False
 
 

@@ -191,6 +191,7 @@ class Admin(MeteredClient):
         return self._closed
 
     async def _start(self) -> None:
+        await self._context.check_files()
         await self._metadata.bootstrap()
         self._context.start_soon(self._metadata.run)
         if self._config.enable_metrics_push:

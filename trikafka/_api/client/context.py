@@ -294,10 +294,9 @@ class Context(SharedContext, Generic[Config]):
         self._service = service
         #: Each call of a user begins with ``home.check()``.
         self.home = service
-        security = Security(config, self._sasl_mechanism())
-        security.check()
+        self._security = Security(config, self._sasl_mechanism())
         self.metrics = meter_of(config)
-        self.brokers = Brokers(config, service.start_soon, security, self.metrics)
+        self.brokers = Brokers(config, service.start_soon, self._security, self.metrics)
         self._given: dict[str, _PluginContext] = {}
         self._managers_by_kind: dict[ManagerKind, Any] = {}
         self.plugins_in: dict[ManagerKind, str] = {}  # the slots that a plugin fills, and its name
@@ -308,6 +307,13 @@ class Context(SharedContext, Generic[Config]):
         if (watch := self.observers.caller("connection_changed")) is not None:
             self.brokers.when_changed(watch)
         service.when_failed(lambda error: self.observers.call("failed", error))
+
+    async def check_files(self) -> None:
+        """Read the files that the settings name, before the first contact with a broker.
+
+        Raises :exc:`ConfigurationError` for files that cannot be used.
+        """
+        await self._security.check()
 
     def _sasl_mechanism(self) -> Callable[[Node], Any] | None:
         """Return a plugin's factory for ``sasl_mechanism``, if one offers it.

@@ -119,6 +119,7 @@ class ConsumerParts(Context[ConsumerConfig]):
 
     async def start(self) -> None:
         """Make the first contact and start the tasks."""
+        await self.check_files()
         await self.metadata.bootstrap()
         start_soon = self.start_soon
         start_soon(self.metadata.run)

@@ -186,6 +186,7 @@ class Producer(MeteredClient):
         return self._metadata.snapshot.cluster_id
 
     async def _start(self) -> None:
+        await self._context.check_files()
         await self._metadata.bootstrap()
         self._service.start_soon(self._metadata.run)
         self._service.start_soon(self._manager.run)

@@ -61,6 +61,7 @@ class ShareParts(Context[ShareConsumerConfig]):
     async def start(self) -> None:
         """Make the first contact and start the tasks."""
         self.metadata.want(self.core.assignment.topics)
+        await self.check_files()
         await self.metadata.bootstrap()
         self.start_soon(self.metadata.run)
         self.core.poll_timer.polled(trio.current_time())
