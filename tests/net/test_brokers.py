@@ -91,6 +91,22 @@ async def test_waits_between_dials_grow_in_bounds(autojump_clock: Clock) -> None
             assert trio.current_time() == before
 
 
+@pytest.mark.parametrize("most", [0, 1, 1000])
+async def test_dials_without_backoff_have_a_least_wait(autojump_clock: Clock, most: int) -> None:
+    """A refused dial takes no time: 1,400 of them were made each second."""
+    settings = {"reconnect_backoff_ms": 0, "reconnect_backoff_max_ms": most, "retry_backoff_ms": 0}
+    async with ScriptedCluster() as cluster:
+        cluster.stop(0)
+        async with open_parts(cluster, bootstrap=False, **settings) as parts:
+            for _ in range(5):
+                with pytest.raises(KafkaConnectionError):
+                    await ask(parts)
+        times = [when for when, _, _ in cluster.dials]
+        waits = [later - earlier for earlier, later in itertools.pairwise(times)]
+        assert min(waits) >= 0.008 - 1e-9
+        assert waits[-1] >= (0.064 if most == 1000 else 0) - 1e-9
+
+
 @pytest.mark.parametrize(
     ("how", "says"),
     [

@@ -9,6 +9,9 @@ import trio
 
 from ..config import ClientConfig
 
+#: The shortest wait (ms) before a broker is dialled again, whatever the settings say. A refused dial
+#: ends at once, so with a wait of 0 the program would do nothing else.
+_LEAST_RECONNECT_MS = 10.0
 _random = random.Random()
 
 
@@ -49,10 +52,13 @@ class Retry:
 
     @classmethod
     def to_reconnect(cls, config: ClientConfig) -> Retry:
-        """Return a count for dialling: ``reconnect_backoff_ms`` to ``reconnect_backoff_max_ms``."""
+        """Return a count for dialling: ``reconnect_backoff_ms`` to ``reconnect_backoff_max_ms``.
+
+        The waits have a lower bound, some 10 ms.
+        """
         retry = cls(config)
-        retry._first_ms = config.reconnect_backoff_ms
-        retry._most_ms = config.reconnect_backoff_max_ms
+        retry._first_ms = max(_LEAST_RECONNECT_MS, config.reconnect_backoff_ms)
+        retry._most_ms = max(_LEAST_RECONNECT_MS, config.reconnect_backoff_max_ms)
         return retry
 
     def reset(self) -> None:

@@ -79,7 +79,9 @@ class ClientConfig(SecurityConfig):
     )
     retry_backoff_max_ms: float = setting(1_000, "the longest wait between two attempts", least=0)
     reconnect_backoff_ms: float = setting(
-        50, "the wait before a new connection; it doubles with each failure", least=0
+        50,
+        "the wait before a new connection, at least 10 ms; it doubles with each failure",
+        least=0,
     )
     reconnect_backoff_max_ms: float = setting(
         1_000, "the longest wait before a new connection", least=0

@@ -199,8 +199,8 @@ class ClientSettings(TypedDict, total=False):
     """The longest wait between two attempts. In milliseconds, at least 0. Default: 1000."""
 
     reconnect_backoff_ms: float
-    """The wait before a new connection; it doubles with each failure. In milliseconds, at least 0.
-    Default: 50."""
+    """The wait before a new connection, at least 10 ms; it doubles with each failure. In
+    milliseconds, at least 0. Default: 50."""
 
     reconnect_backoff_max_ms: float
     """The longest wait before a new connection. In milliseconds, at least 0. Default: 1000."""
