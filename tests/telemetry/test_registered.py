@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy
 import pytest
 import trio
 from test_metrics import SECOND, Time
@@ -55,6 +56,19 @@ async def test_share_consumer_has_them_too(autojump_clock: MockClock) -> None:
             assert push.pushes >= 3
         assert payloads(cluster)[-1].metrics == {NAME: {(): 1.5}}
         assert payloads(cluster)[-1].resource["group_id"] == "g"
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    time = Time()
+    meter = Meter(PRODUCER, time.clock, time.wall)
+    meter.select(["com."])
+    values = [numpy.int64(3), numpy.float32(1.5), numpy.asarray(4)]
+    for number, value in enumerate(values):
+        attributes = {"rank": numpy.int64(number)}
+        meter.register(RegisteredMetric(f"com.{number}", lambda v=value: v, "gauge", attributes))
+    points = [metric.points[0] for metric in meter.collect(delta=True)]
+    assert [(type(each.value), each.value) for each in points] == [(int, 3), (float, 1.5), (int, 4)]
+    assert [each.attributes for each in points] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
 
 
 RETURNED: dict[str, Any] = {

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
-from ...config.whole import is_number
+from ...config.whole import is_number, plain_number
 from ...errors import ConfigurationError
 from ...interfaces.metrics import AttributeValue
 
@@ -63,7 +63,7 @@ class RegisteredMetric:
         add it to others.
         """
         try:
-            value = self._read()
+            value = plain_number(self._read())
             if not is_number(value):
                 raise TypeError(f"{value!r} is not a number")
             if not _is_finite(value):
@@ -121,13 +121,16 @@ def _checked_attributes(
 ) -> dict[str, AttributeValue]:
     if attributes is None:
         return {}
-    if not isinstance(attributes, Mapping) or not all(
+    found: dict[str, AttributeValue] | None = None
+    if isinstance(attributes, Mapping):
+        found = {key: plain_number(value) for key, value in attributes.items()}
+    if found is None or not all(
         isinstance(key, str)
         and (isinstance(value, str) or (isinstance(value, int | float) and _is_finite(value)))
-        for key, value in attributes.items()
+        for key, value in found.items()
     ):
         raise ConfigurationError(
             f"metric {name!r}: attributes map texts to texts, finite numbers or booleans, not "
             f"{attributes!r}"
         )
-    return dict(attributes)
+    return found
