@@ -713,6 +713,40 @@ async def test_failing_provider_is_the_cause_at_opening(
     assert (type(failure), str(failure)) in [(type(one), str(one)) for one in causes]
 
 
+@pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "PLAIN", "SCRAM-SHA-256"])
+async def test_hanging_provider_is_the_cause_at_opening(
+    autojump_clock: MockClock, mechanism: str
+) -> None:
+    """The error said that the broker did not answer."""
+    name = "sasl_oauth_token_provider" if mechanism == "OAUTHBEARER" else "sasl_credentials"
+    given = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        name: trio.sleep_forever,
+    }
+    async with brokers() as dial:
+        with pytest.raises(
+            AuthenticationError,
+            match=rf"cannot authenticate with a:1 \({mechanism}\): there were no credentials "
+            "within 10 s",
+        ):
+            async with trikafka.open_admin(bootstrap_servers="a:1", dial=dial, **given):
+                raise AssertionError("it was opened")
+        assert trio.current_time() == 10
+
+
+async def test_broker_that_hangs_in_sasl_is_the_cause(autojump_clock: MockClock) -> None:
+    given = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": lambda: "token",
+    }
+    async with brokers() as dial:
+        with pytest.raises(trikafka.BootstrapError, match="authenticating did not end"):
+            async with trikafka.open_admin(bootstrap_servers="a:1", dial=dial, **given):
+                raise AssertionError("it was opened")
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

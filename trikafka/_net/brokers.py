@@ -37,7 +37,7 @@ from .reasons import waiting_for
 from .reconnect import Reconnect
 from .refusals import Refusals
 from .security import Security
-from .session import Ask
+from .session import Ask, CredentialsUnavailableError
 from .singleflight import ClientClosed, SingleFlight, StartSoon
 from .throttles import Throttles
 
@@ -269,6 +269,17 @@ class ConnectionSlot:
                 ready = True
                 return connection
         except trio.TooSlowError:
+            if (
+                connection is not None
+                and machine.current is ConnectionState.AUTHENTICATING
+                and not connection.authenticating
+                and not self._refusals.fixed
+            ):
+                # The broker was not asked yet: the function, endpoint or ticket server hangs.
+                raise CredentialsUnavailableError(
+                    f"cannot authenticate with {node} ({self._config.sasl_mechanism}): there were "
+                    f"no credentials within {limit:.3g} s"
+                ) from None
             self._reconnect.took_too_long()
             where = (
                 _stuck(connection)

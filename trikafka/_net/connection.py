@@ -86,6 +86,8 @@ class Connection:
         self._session = Session()
         # Cancelled by the first request of a reauthentication.
         self._unasked = trio.CancelScope()
+        #: True after the first request of SASL. Before it, the client may wait for its own credentials.
+        self.authenticating = False
         self._used = False  # it has been READY, so requests of the client may be in flight
         self._next_id = 0
         self._failure: Exception | None = None
@@ -292,7 +294,7 @@ class Connection:
         """
         if authenticate is not None:
             self._enter(ConnectionState.AUTHENTICATING)
-            self._session.granted(authenticate, await authenticate(self.request, self.node))
+            self._session.granted(authenticate, await authenticate(self._ask_first, self.node))
         self._enter(ConnectionState.READY)
 
     async def _keep_session(self, nursery: trio.Nursery) -> None:
@@ -373,6 +375,11 @@ class Connection:
             raise self._lost()
         self._state.enter(state)
         self._used = self._used or state is ConnectionState.READY
+
+    async def _ask_first(self, message: ApiMessage) -> Any:
+        """Send one request of the first authentication."""
+        self.authenticating = True
+        return await self.request(message)
 
     async def _ask_again(self, message: ApiMessage) -> Any:
         """Send one request of a reauthentication; the first one makes other requests wait."""

@@ -38,8 +38,9 @@ class Refusals:
     """The refusals of one client. Only the brokers of that client write it."""
 
     def __init__(self, config: ClientConfig) -> None:
-        self._fixed = config.sasl_mechanism in _PASSWORDS and config.sasl_credentials is None
-        self._for = REFUSED_FOR if self._fixed else REFUSED_TOKEN_FOR
+        #: True if all authentications use one password, of the settings.
+        self.fixed = config.sasl_mechanism in _PASSWORDS and config.sasl_credentials is None
+        self._for = REFUSED_FOR if self.fixed else REFUSED_TOKEN_FOR
         # By address: until when it is left alone, and why.
         self._of_brokers: dict[tuple[str, int], tuple[float, AuthenticationError]] = {}
         # The refusals since the last success.
@@ -85,7 +86,7 @@ class Refusals:
         known whether the password is good, no more attempts run than may be refused. Otherwise
         connections to many brokers, made at the same moment, would be as many refusals.
         """
-        while self._fixed and trio.current_time() >= self._accepted_at + _PROVEN_FOR:
+        while self.fixed and trio.current_time() >= self._accepted_at + _PROVEN_FOR:
             if (error := self._too_many()) is not None:
                 raise again(error)
             if len(self._recent) + self._under_way < MOST_REFUSED:
@@ -112,4 +113,4 @@ class Refusals:
         now = trio.current_time()
         while self._recent and now >= self._recent[0][0] + REFUSED_FOR:
             self._recent.popleft()
-        return self._recent[-1][1] if self._fixed and len(self._recent) == MOST_REFUSED else None
+        return self._recent[-1][1] if self.fixed and len(self._recent) == MOST_REFUSED else None
