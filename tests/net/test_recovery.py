@@ -132,6 +132,25 @@ async def test_silent_cluster_is_dialled_again(
             ) in caplog.text
 
 
+async def test_rebootstrap_without_patience_is_no_busy_loop(autojump_clock: Clock) -> None:
+    """Each rebootstrap ends the reconnect back-offs; one for each round left no wait at all."""
+    async with ScriptedCluster() as cluster:
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            if len(cluster.dials) > 100:
+                await trio.sleep_forever()  # in a busy loop, virtual time stands still
+            return await cluster.dial(host, port)
+
+        settings = {"metadata_recovery_rebootstrap_trigger_ms": 0, "retry_backoff_ms": 0}
+        async with open_parts(cluster, background=True, dial=dial, **settings) as parts:
+            cluster.refuse(0)
+            cluster.disconnect(0)
+            count = len(cluster.dials)
+            parts.metadata.request_update()
+            await trio.sleep(0.5)
+            assert 3 <= len(cluster.dials) - count < 50
+
+
 async def test_known_brokers_alone_without_recovery(autojump_clock: Clock) -> None:
     async with ScriptedCluster(nodes=2) as cluster:
         names = Names(cluster, 0)

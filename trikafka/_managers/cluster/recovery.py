@@ -44,6 +44,7 @@ class Recovery:
         self._brokers = brokers
         self._enabled = config.metadata_recovery_strategy == "rebootstrap"
         self._patience = config.metadata_recovery_rebootstrap_trigger_ms / 1000
+        self._again_at = 0.0  # the earliest time of the next rebootstrap for lack of a response
         self._failing_since: float | None = None
         # By host and port: when a node was overtaken by another one, because it did not respond.
         self._overtaken: dict[tuple[str, int], float] = {}
@@ -66,7 +67,8 @@ class Recovery:
         # * An old connection to a bootstrap address may be alive but useless. So when no broker
         #   has responded for `metadata_recovery_rebootstrap_trigger_ms`, all connections are closed
         #   and the names are resolved again (KIP-899, KIP-1102). The time then starts over, so this
-        #   happens at most once in that time.
+        #   happens at most once in that time, and at most once a second: the end of all connections
+        #   ends their reconnect back-offs, too.
         # * A broker can order the same with REBOOTSTRAP_REQUIRED (KIP-1102).
         #
         # `metadata_recovery_strategy="none"` switches all of it off: then the known brokers are
@@ -76,7 +78,12 @@ class Recovery:
         if not self._enabled:
             return self._away_last(nodes) or self.addresses
         now = trio.current_time()
-        if self._failing_since is not None and now - self._failing_since >= self._patience:
+        if (
+            self._failing_since is not None
+            and now - self._failing_since >= self._patience
+            and now >= self._again_at
+        ):
+            self._again_at = now + _REST
             self._rebootstrap(f"no broker has responded for {now - self._failing_since:.0f} s")
             self._failing_since = now
             return self.addresses + nodes
