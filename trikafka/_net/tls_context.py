@@ -45,7 +45,6 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 _log = logging.getLogger("trikafka.brokers")
 Made = TypeVar("Made")
 
-
 #: The number of contexts that clients share; the least recently used one is dropped.
 _MOST_SHARED = 8
 #: The seconds that a context is kept after its last use. Not longer: it holds a private key.
