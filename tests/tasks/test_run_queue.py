@@ -139,6 +139,24 @@ async def test_an_accept_before_a_failure_is_none(autojump_clock: Clock, how: st
         assert states(cluster) == ["available"]
 
 
+async def test_a_stop_waits_for_no_next_attempt(autojump_clock: Clock) -> None:
+    """The record is released, although this delivery was its last one."""
+    failed: list[float] = []
+
+    async def handle(delivery: Delivery) -> None:
+        failed.append(trio.current_time())
+        if len(failed) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        raise OSError("not yet")
+
+    async with jobs(1) as cluster:
+        retry = RetryPolicy(OSError, attempts=20, backoff_ms=1_000)
+        await worked(cluster, handle, retry=retry, reject_after=1, stop_on=[signal.SIGTERM])
+        assert len(failed) == 2
+        assert trio.current_time() - failed[-1] < 0.5
+        assert states(cluster) == ["available"]
+
+
 async def test_a_handler_may_decide_itself(autojump_clock: Clock) -> None:
     seen = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -54,7 +55,8 @@ async def run_queue(
     pass by itself, name its class in ``retry``.
 
     On a signal of ``stop_on`` the worker takes no more records, waits for the handlers (at most
-    ``close_timeout_ms``), acknowledges, and leaves the group.
+    ``close_timeout_ms``), acknowledges, and leaves the group. A record that waits for its next
+    attempt is released.
 
     Args:
         handler: An async function of a :class:`Delivery`.
@@ -112,7 +114,7 @@ class QueueRun:
         self._handler = handler
         self._retry = retry
         self._reject_after = reject_after
-        self._stopping = False
+        self._stopped = trio.Event()
         self._error: Exception | None = None
         self._receives: set[trio.CancelScope] = set()
         self._handlers = trio.CancelScope()
@@ -138,16 +140,16 @@ class QueueRun:
 
     def stop(self) -> None:
         """Take no more records; give the handlers at work the time of a close."""
-        if self._stopping:
+        if self._stopped.is_set():
             return
-        self._stopping = True
+        self._stopped.set()
         for scope in self._receives:
             scope.cancel()
         self._handlers.deadline = trio.current_time() + self._queue.config.close_timeout_ms / 1000
 
     async def _work(self) -> None:
         try:
-            while not self._stopping:
+            while not self._stopped.is_set():
                 delivery = await self._receive()
                 if delivery is not None:
                     await self._handle(delivery)
@@ -213,7 +215,19 @@ class QueueRun:
                     or failures >= policy.attempts
                 ):
                     raise
-                await trio.sleep(backoff(failures, policy.backoff_ms, policy.backoff_max_ms))
+                delay = backoff(failures, policy.backoff_ms, policy.backoff_max_ms)
+                if not await self._pause(delay):
+                    # Not rejected, even as the last delivery: the record has attempts left.
+                    with suppress(IllegalStateError):  # the handler has outlasted its time
+                        delivery.release()
+                    _log.info("no next attempt at %r: it is released, as the run stops", delivery)
+                    return
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait, at most until the run stops; return whether to go on."""
+        with trio.move_on_after(seconds):
+            await self._stopped.wait()
+        return not self._stopped.is_set()
 
     def _failed(self, delivery: Delivery[Any, Any], error: Exception) -> None:
         rejects = self._reject_after is not None and delivery.delivery_count >= self._reject_after
