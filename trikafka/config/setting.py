@@ -148,7 +148,7 @@ class Setting:
 
     def _wrong_secret(self, value: object) -> str:
         """Return the fault of a value that must not be shown; empty if there is none."""
-        kind = "bytes" if isinstance(value, SecretBytes) else type(value).__name__
+        kind = _kind(value)
         if Callable in self.kinds:  # type: ignore[comparison-overlap]
             # The Python clients' providers of tokens are objects; dir() runs no property of one.
             method = "; give its method token" if "token" in dir(value) else ""
@@ -201,7 +201,12 @@ class Setting:
 
 def _shown(value: object) -> str:
     """Return a value of the wrong type if it is short and no secret, else its type."""
-    return repr(value) if isinstance(value, str | int | float | NoneType) else type(value).__name__
+    return repr(value) if isinstance(value, str | int | float | NoneType) else _kind(value)
+
+
+def _kind(value: object) -> str:
+    """Return the name of a value's type as the program knows it."""
+    return "bytes" if isinstance(value, SecretBytes) else type(value).__name__
 
 
 @cache
