@@ -81,6 +81,50 @@ async def test_a_block_ends_at_max_processing(autojump_clock: Clock) -> None:
             assert (await queue.receive()).delivery_count == 2
 
 
+@pytest.mark.parametrize("ends", ["cut", "late", "late and cut"])
+async def test_a_call_before_the_cut_counts(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, ends: str
+) -> None:
+    """Also if the handler cannot be cancelled; error and log do not say that it comes again."""
+    cut = pytest.raises(LockLostError, match="acknowledged before counts")
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster, max_processing_ms=40_000) as queue:
+            delivery = await queue.receive()
+            with cut if "cut" in ends else nullcontext():
+                async with delivery:
+                    delivery.accept()
+                    with trio.CancelScope(shield="late" in ends):
+                        await trio.sleep(50)
+                    if ends == "late and cut":
+                        await trio.lowlevel.checkpoint()
+            await queue.flush()
+            assert ("acknowledged, as it has asked" in caplog.text) is ("late" in ends)
+        assert states(cluster) == ["acknowledged"]
+
+
+async def test_a_retracted_call_does_not_count(autojump_clock: Clock) -> None:
+    async with cluster_of(records=3) as cluster:
+        async with queue_of(cluster) as queue:
+            async with await queue.receive() as delivery:
+                delivery.reject()
+                delivery.retract()
+            with suppress(ValueError):
+                async with await queue.receive() as delivery:
+                    delivery.accept()
+                    delivery.retract()
+                    raise ValueError
+            delivery = await queue.receive()
+            delivery.retract()  # no block is open
+            delivery.accept()
+            delivery.retract()
+            await delivery.acknowledged()
+            await queue.flush()
+            assert states(cluster) in (
+                ["acknowledged", "available", "acknowledged"],
+                ["acknowledged", "acquired", "acknowledged"],
+            )
+
+
 async def test_a_block_that_does_not_end_is_released(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -117,6 +118,30 @@ async def test_a_failed_attempt_decides_nothing(autojump_clock: Clock, said: str
         await run_until(lambda: len(counts) == 2, lambda: worked(cluster, handle, retry=retry))
         assert counts == [1, 1]
         assert states(cluster) == ["acknowledged"]
+
+
+@pytest.mark.parametrize("how", ["max_processing_ms", "close_timeout_ms"])
+async def test_an_accept_before_a_cut_is_none(autojump_clock: Clock, how: str) -> None:
+    """The handler is cut off after its time, or after that of a stop."""
+    counts = []
+
+    async def handle(delivery: Delivery) -> None:
+        counts.append(delivery.delivery_count)
+        if len(counts) == 1:
+            delivery.accept()
+            if how == "close_timeout_ms":
+                signal.raise_signal(signal.SIGTERM)
+            await trio.sleep_forever()
+
+    async with jobs(1) as cluster:
+        limits = {"max_processing_ms": 2_000} if how == "max_processing_ms" else {}
+        work = partial(worked, cluster, handle, stop_on=[signal.SIGTERM], **limits)
+        if how == "close_timeout_ms":
+            await work()
+            assert states(cluster) == ["available"]
+        else:
+            await run_until(lambda: len(counts) == 2, work)
+            assert (counts, states(cluster)) == ([1, 2], ["acknowledged"])
 
 
 @pytest.mark.parametrize("how", ["pause", "fatal"])

@@ -63,6 +63,10 @@ class _Held:
         """Reject the records; see :meth:`trikafka.Delivery.reject`."""
         self._consumer._call(lambda: self._held.reject(reason))
 
+    def retract(self) -> None:
+        """Withdraw what was called in the block; see :meth:`trikafka.Delivery.retract`."""
+        self._consumer._call(self._held.retract)
+
     async def acknowledged(self) -> None:
         """Wait until the broker has taken the acknowledgement.
 

@@ -588,7 +588,9 @@ class PartitionNotOwnedError(CommitFailedError):
 class LockLostError(TrikafkaError):
     """A share consumer's lock on a record ended before the record was acknowledged (KIP-932).
 
-    The group delivers the record again, perhaps to another member.
+    The group delivers the record again, perhaps to another member. A block that is cut off by
+    ``max_processing_ms`` after an ``accept()`` or ``reject()`` raises this error, too; then that
+    call counts.
 
     What to do: stop working on the record.
 
@@ -599,14 +601,20 @@ class LockLostError(TrikafkaError):
         reason: Why the lock ended.
     """
 
-    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+    def __init__(
+        self, topic: str, partition: int, offset: int, reason: str, *, acknowledged: bool = False
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.offset = offset
         self.reason = reason
         super().__init__(
-            f"the lock on {topic}-{partition} at offset {offset} is lost: {reason}; the group "
-            "delivers the record again"
+            f"the lock on {topic}-{partition} at offset {offset} is lost: {reason}; "
+            + (
+                "what was acknowledged before counts"
+                if acknowledged
+                else "the group delivers the record again"
+            )
         )
 
 

@@ -199,8 +199,8 @@ class QueueRun:
                 await await_user_call(f"the handler of {delivery!r}", call)
                 return
             except Exception as error:
-                # A word of the failed attempt must not count: not for the next attempt, nor if the
-                # pause before it is cut off.
+                # What the failed attempt acknowledged must not count: not for the next attempt, nor
+                # if the pause before it is cut off.
                 delivery.retract()
                 failures += 1
                 policy = self._retry
@@ -222,6 +222,9 @@ class QueueRun:
                         delivery.release()
                     _log.info("no next attempt at %r: it is released, as the run stops", delivery)
                     return
+            except BaseException:  # the handler is cut off
+                delivery.retract()
+                raise
 
     async def _pause(self, seconds: float) -> bool:
         """Wait, at most until the run stops; return whether to go on."""

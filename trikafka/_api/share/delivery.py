@@ -159,7 +159,11 @@ class _Held(_HeldRecords):
         return self
 
     def retract(self) -> None:
-        """Forget what the program has said inside the block, while the block is open."""
+        """Withdraw :meth:`accept`, :meth:`release` or :meth:`reject` of the open block.
+
+        A later call counts again; without one, the end of the block decides. No-op if the block has
+        ended, or was not entered.
+        """
         if self.acquired.are_open(self._start, self._stop):
             self._verdict = None
 
@@ -181,9 +185,10 @@ class _Held(_HeldRecords):
         acquired = self.acquired
         _log.warning(
             "the block of %s at offset %d was cancelled after max_processing_ms and has not ended; "
-            "its records are released (does the handler wait in a thread, or shielded?)",
+            "its records are %s (does the handler wait in a thread, or shielded?)",
             acquired.partition,
             acquired.offsets[self._start],
+            "acknowledged, as it has asked" if self._has_acknowledged() else "released",
         )
         self._parts.core.holdings.outlasted(self)
         acquired.release_overdue(self._start, self._stop, self._verdict or _RELEASE, _TOO_LONG)
@@ -212,7 +217,7 @@ class _Held(_HeldRecords):
         held = self._leave(clean=clean)
         if cut:
             raise self._cut()
-        if clean and not held:
+        if clean and not held and not self._has_acknowledged():
             raise self._lost_error()
 
     @trio.lowlevel.enable_ki_protection
@@ -257,12 +262,13 @@ class _Held(_HeldRecords):
             held = self._leave(clean=error is None)
         if scope.cancelled_caught:
             raise self._cut() from None
-        if error is None and not held:
+        if error is None and not held and not self._has_acknowledged():
             raise self._lost_error()
         return False
 
     def _cut(self) -> LockLostError:
-        if self._is_lost():
+        acknowledged = self._has_acknowledged()
+        if self._is_lost() and not acknowledged:
             return self._lost_error()
         acquired = self.acquired
         return LockLostError(
@@ -270,6 +276,7 @@ class _Held(_HeldRecords):
             acquired.partition.partition,
             acquired.offsets[self._start],
             _TOO_LONG,
+            acknowledged=acknowledged,
         )
 
     # --- helpers ---
@@ -292,6 +299,13 @@ class _Held(_HeldRecords):
         self._parts.home.check()
         self._verdict = verdict
         acquired.decide(start, stop, verdict)
+
+    def _has_acknowledged(self) -> bool:
+        """Return whether a call of the program counts that accepts or rejects some records.
+
+        A lost lock clears such a call. A block that did not end in its time was decided by it.
+        """
+        return bool(self._verdict and self._verdict.strip(_RELEASE))
 
     def _is_lost(self) -> bool:
         """Return whether the lock ended, or the client gave the records back."""
