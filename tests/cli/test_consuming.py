@@ -76,17 +76,40 @@ async def test_bounded_reading_awaits_no_leader(autojump_clock: Clock, out: Out)
         cluster.append("t", 0, [b"v"])
         cluster.move_leader("t", 1, None)
         raw = output_format("raw", None)
-        began = trio.current_time()
         for ends in ({}, {"until_end": False, "until_time": 10**13}):
+            began = trio.current_time()
             with click.Context(click.Command("consume")):
                 await consumed(cluster, form=raw, **ends)
                 assert [str(each) for each in noted_errors()] == [LOST]
             assert out() == [b"v"]
+            assert 5 <= trio.current_time() - began < 6
         with click.Context(click.Command("consume")), pytest.raises(ClickException, match=LOST):
             await consumed(cluster, form=raw, partitions=frozenset({1}))
+        began = trio.current_time()
         await consumed(cluster, form=raw, partitions=frozenset({0}))
         assert out() == [b"v"]
         assert trio.current_time() - began < 1
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_bounded_reading_survives_an_election(
+    autojump_clock: Clock, out: Out, group: str | None
+) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        for partition in range(2):
+            cluster.append("t", partition, [b"%d" % partition])
+        cluster.move_leader("t", 1, None)
+        given = settings(cluster, auto_offset_reset="earliest", group_id=group)
+        plan = plan_of(group=group, form=output_format("raw", None))
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def elect() -> None:
+                await trio.sleep(4)
+                cluster.move_leader("t", 1, 0)
+
+            await Consuming(given, plan).main(Stop())
+        assert sorted(out()) == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -133,15 +156,19 @@ async def test_partition_is_read_once_it_has_a_leader(
         assert seen.err.startswith(said)
 
 
+@pytest.mark.parametrize("alone", [False, True])
 async def test_wait_for_a_leader_is_warned_of(
-    autojump_clock: Clock, capfdbinary: pytest.CaptureFixture[bytes]
+    autojump_clock: Clock, capfdbinary: pytest.CaptureFixture[bytes], alone: bool
 ) -> None:
-    """The last records of a partition are counted back from its end, which its leader knows."""
+    """Nothing is read before: the last records are counted back from the end, or it is the only one."""
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         cluster.move_leader("t", 1, None)
-        last = Start(At.LAST, 2)
-        with pytest.raises(KafkaTimeoutError, match="no leader"):
-            await consumed(cluster, until_end=False, start=last)
+        if alone:
+            with trio.move_on_after(10):
+                await consumed(cluster, until_end=False, partitions=frozenset({1}))
+        else:
+            with pytest.raises(KafkaTimeoutError, match="no leader"):
+                await consumed(cluster, until_end=False, start=Start(At.LAST, 2))
         said = b"Warning: t-1 has no leader at the moment: the command waits"
         assert capfdbinary.readouterr().err.startswith(said)
 

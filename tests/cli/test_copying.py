@@ -20,6 +20,7 @@ from trikafka._checksum import crc32c
 from trikafka.cli import copy, lag
 from trikafka.cli.copying import Copying
 from trikafka.cli.options import Common
+from trikafka.cli.partly import noted_errors
 from trikafka.cli.running import Stop
 from trikafka.config import ProducerConfig
 from trikafka.error_codes import ErrorCode
@@ -133,6 +134,24 @@ async def test_copy_waits_for_open_transactions(
     values = [record.value for record in there.records("t", 0)]
     assert values == [b"before", b"open", b"behind", *late]
     assert "has an open transaction, which began at offset 1" in capsys.readouterr().err
+
+
+async def test_copy_without_a_leader_copies_nothing(autojump_clock: Clock) -> None:
+    """Without a group a repeated command would copy the other partitions twice."""
+    async with (
+        ScriptedCluster(topics={"t": 2}) as here,
+        ScriptedCluster(topics={"t": 2}, cluster_id="other") as there,
+    ):
+        await fill(here, 4)
+        here.move_leader("t", 1, None)
+        with click.Context(click.Command("copy")):
+            with pytest.raises(click.ClickException, match=r"nothing was copied.*--group"):
+                await copied(here, there)
+        assert [*there.records("t", 0), *there.records("t", 1)] == []
+        with click.Context(click.Command("copy")):
+            await copied(here, there, group="g")
+            assert [str(each).partition(":")[0] for each in noted_errors()] == ["t-1"]
+        assert len([*there.records("t", 0), *there.records("t", 1)]) == 2
 
 
 async def test_copy_needs_its_target(autojump_clock: Clock) -> None:

@@ -40,7 +40,7 @@ async def test_password_not_known_yet_is_hidden(autojump_clock: Clock) -> None:
         ScriptedCluster(topics={"t": 1}) as cluster,
         trikafka.open_admin(**settings(cluster)) as admin,
     ):
-        name = "listener.name.external.ssl.keystore.password"
+        name = "keystore_password"  # for a topic, whose configs the scripted cluster has
         rows = await planned(admin, ConfigResource("topic", "t"), {name: "hunter2"})
         assert rows == [(name, None, "(secret)")]
 

@@ -5,6 +5,7 @@ A record that was not printed is never committed, however the command ends.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,6 +36,8 @@ _LOOK = 0.2
 #: Seconds to wait for partitions after joining. The consumer group protocol (KIP-848) assigns them
 #: after the join.
 _ASSIGNED_WITHIN = 5.0
+#: Seconds to wait for the leader of a partition that has none: an election takes less.
+_ELECTED_WITHIN = 5.0
 #: The fewest records between two offsets that the count of ``--from -N`` remembers.
 _BETWEEN_MARKS = 1_000
 
@@ -63,7 +66,10 @@ class Consuming:
         self._output: Output
         self._printed = 0
         self._seen = 0
-        self._lost: set[TopicPartition] = set()  # without a leader
+        self._lost: set[TopicPartition] = set()  # without a leader when the reading begins
+        # Of a member's partitions: since when one is known to have no leader, and the last look.
+        self._leaderless: dict[TopicPartition, float] = {}
+        self._asked = -math.inf
         self._meter: Meter = lambda done, total=None, text=None: None
 
     async def main(self, stop: Stop) -> None:
@@ -95,37 +101,51 @@ class Consuming:
     async def _places(self, consumer: Consumer) -> list[TopicPartition]:
         """Return the partitions to read.
 
-        A command that ends by itself leaves out partitions without a leader, and then fails.
+        A command that ends by itself waits a few seconds for a missing leader. Then it leaves the
+        partition out, and fails when it has read the others.
 
         Raises:
             click.ClickException: A topic or partition does not exist, or the only one has no leader.
             AdminErrors: None of several partitions has a leader.
         """
-        places: list[TopicPartition] = []
-        known: dict[str, list[PartitionInfo]] = {}
-        for topic in self._plan.topics:
-            infos = {info.partition: info for info in await consumer.partitions_for(topic)}
-            numbers = set(infos)
-            if not numbers and not self._settings.get("allow_auto_create_topics"):
-                raise await no_topic(self._settings, topic)
-            missing = self._plan.partitions - numbers
-            if missing:
-                raise click.ClickException(
-                    f"topic {topic!r} has {len(numbers)} partitions, and no partition "
-                    f"{min(missing)}"
-                )
-            wanted = sorted(self._plan.partitions or numbers)
-            places += [TopicPartition(topic, number) for number in wanted]
-            known[topic] = [infos[number] for number in wanted]
+        wait = _ELECTED_WITHIN if self._ends_by_itself and self._plan.group is None else 0
+        patient_until = trio.current_time() + wait
+        while True:
+            known = {topic: await self._wanted(consumer, topic) for topic in self._plan.topics}
+            lost = without_leader(known)
+            if not lost or trio.current_time() >= patient_until:
+                break
+            await trio.sleep(_LOOK)
+            await consumer.topic_ids(sorted(known))  # asks; partitions_for() returns what is known
+        places = [
+            TopicPartition(topic, info.partition)
+            for topic, infos in known.items()
+            for info in infos
+        ]
         if self._plan.group is not None:
             return places
-        if self._plan.until_end or self._plan.until_time is not None:
+        self._lost = lost
+        if self._ends_by_itself:
             return led(places, known)
-        self._lost = without_leader(known)
-        _warn_of_lost(
-            self._lost, "the others are read first" if self._is_simple else "the command waits"
-        )
+        others_first = self._is_simple and len(lost) < len(places)
+        _warn_of_lost(lost, "the others are read first" if others_first else "the command waits")
         return places
+
+    async def _wanted(self, consumer: Consumer, topic: str) -> list[PartitionInfo]:
+        """Return the partitions of a topic that the command is to read."""
+        infos = {info.partition: info for info in await consumer.partitions_for(topic)}
+        if not infos and not self._settings.get("allow_auto_create_topics"):
+            raise await no_topic(self._settings, topic)
+        missing = self._plan.partitions - infos.keys()
+        if missing:
+            raise click.ClickException(
+                f"topic {topic!r} has {len(infos)} partitions, and no partition {min(missing)}"
+            )
+        return [infos[number] for number in sorted(self._plan.partitions or infos)]
+
+    @property
+    def _ends_by_itself(self) -> bool:
+        return self._plan.until_end or self._plan.until_time is not None
 
     @property
     def _is_simple(self) -> bool:
@@ -164,7 +184,7 @@ class Consuming:
 
     async def _read(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         start = self._plan.start or Start(At.BEGINNING)
-        later = self._lost if self._is_simple else set()
+        later = self._lost.intersection(places) if self._is_simple else set()
         now = [tp for tp in places if tp not in later]
         begins = await consumer.beginning_offsets(now)
         ends = await consumer.end_offsets(now)
@@ -222,32 +242,40 @@ class Consuming:
         seen = consumer.statistics()
         if seen.state != "stable":
             return False
-        new = consumer.assignment() - ends.keys() - self._lost
-        if new:
-            ends.update(await self._ends(consumer, await self._led(consumer, new)))
+        now = trio.current_time()
+        unknown = consumer.assignment() - ends.keys()
+        if unknown - self._leaderless.keys() or (unknown and now >= self._asked + _LOOK):
+            self._asked = now
+            led = await self._led(consumer, unknown)
+            ends.update(await self._ends(consumer, led))
+            self._leaderless = {tp: self._leaderless.get(tp, now) for tp in unknown - led}
+        lost = {
+            tp
+            for tp, since in self._leaderless.items()
+            if tp in unknown and now >= since + _ELECTED_WITHIN
+        }
         positions = (
-            (position, ends.get(tp))
-            for tp, position in seen.positions.items()
-            if tp not in self._lost
+            (position, ends.get(tp)) for tp, position in seen.positions.items() if tp not in lost
         )
-        return not new and all(
+        if not all(
             position is not None and end is not None and position >= end
             for position, end in positions
-        )
+        ):
+            return False
+        if lost:
+            failures = {str(tp): TrikafkaError(no_leader(str(tp))) for tp in sorted(lost)}
+            fail_later(AdminErrors.of(failures, dict.fromkeys(map(str, ends))))
+        return True
 
     async def _led(
         self, consumer: Consumer, places: Collection[TopicPartition]
     ) -> set[TopicPartition]:
-        """Return those of the partitions that have a leader, and note the failures of the others."""
+        """Return those of the partitions that have a leader."""
         topics = sorted({tp.topic for tp in places})
-        lost = without_leader({topic: await consumer.partitions_for(topic) for topic in topics})
-        lost.intersection_update(places)
-        there = set(places) - lost
-        if lost:
-            self._lost |= lost
-            failures = {str(tp): TrikafkaError(no_leader(str(tp))) for tp in sorted(lost)}
-            fail_later(AdminErrors.of(failures, dict.fromkeys(there)))
-        return there
+        if self._leaderless:
+            await consumer.topic_ids(topics)
+        known = {topic: await consumer.partitions_for(topic) for topic in topics}
+        return set(places) - without_leader(known)
 
     # Printing.
 

@@ -172,6 +172,16 @@ class Copying(Consuming):
                 "be written or not"
             )
 
+    async def _places(self, consumer: Consumer) -> list[TopicPartition]:
+        places = await super()._places(consumer)
+        # Without a group nothing remembers what was copied: the next copy begins at the start.
+        if self._plan.group is None and self._ends_by_itself and self._lost:
+            raise click.ClickException(
+                "nothing was copied, so that the command can be repeated; with --group it copies "
+                "the other partitions, and a later run copies the rest"
+            )
+        return places
+
     def _subscribe(self, consumer: Consumer) -> None:
         """Subscribe to the topics; partitions that are revoked are copied and committed first."""
         listener = _Revoked(partial(self._finish, consumer), self._forget)

@@ -10,7 +10,7 @@ import click
 from .._api.admin.types import TRANSACTION_STATES
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
-from .partly import changed, every_transaction, existing, fail_later, led, others
+from .partly import changed, every_transaction, existing, fail_later, led, noted_errors, others
 from .progress import warn
 from .resetting import execute_option, look_up, parse_topics, topics_option
 from .suggesting import Suggesting
@@ -165,7 +165,8 @@ def find_hanging(common: Common, topics: tuple[str, ...], longer_than: float, ou
         for each in found
     ]
     columns = {**_OPEN, "transactional_id": "TRANSACTIONAL ID"}
-    say_rows(output, columns, rows, "no transaction hangs")
+    where = " in the partitions that were searched" if noted_errors() else ""
+    say_rows(output, columns, rows, f"no transaction hangs{where}")
 
 
 async def hanging(
