@@ -12,7 +12,8 @@ from trio.testing import MockClock as Clock
 import trikafka
 from trikafka import ConfigResource, ErrorCode, TopicPartition
 from trikafka.cli.configs import planned
-from trikafka.cli.transactions import aborted, open_transactions, remembered
+from trikafka.cli.partly import noted_errors
+from trikafka.cli.transactions import aborted, hanging, open_transactions, remembered
 from trikafka.testing import ScriptedCluster, encode_batch
 
 T0 = TopicPartition("t", 0)
@@ -61,6 +62,20 @@ async def test_abort_shows_first_and_acts_on_request(autojump_clock: Clock) -> N
                 assert cluster.requests("WriteTxnMarkers") == []
         with pytest.raises(trikafka.TransactionNotOpenError, match=r"offset 0$"):
             await aborted(admin, T0, 0, acts=True)
+
+
+async def test_search_names_what_it_could_not_see(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        hang(cluster)
+        cluster.move_leader("t", 1, None)
+        with click.Context(click.Command("find-hanging")):
+            (found,) = await hanging(admin, None, 0)
+            assert found.partition == T0
+            (missed,) = noted_errors()
+        assert "producers of t-1" in str(missed)
 
 
 async def test_hanging_transaction_is_aborted(autojump_clock: Clock) -> None:
