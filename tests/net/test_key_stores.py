@@ -184,7 +184,7 @@ def test_unusable_stores_are_explained(trust_store: Path, tmp_path: Path) -> Non
         ),
         (
             {"ssl_certfile": f"{tmp_path}/java.store"},
-            "ssl_certfile '.*': it is a store of type JKS: .* keytool -importkeystore",
+            "ssl_certfile '.*': a store of type JKS: .* keytool -importkeystore",
         ),
         ({"ssl_cafile": f"{tmp_path}/der"}, "neither PEM nor a PKCS12 store"),
     ]
@@ -272,7 +272,7 @@ def test_unusable_jks_stores_are_explained(jks_store: Path, tmp_path: Path) -> N
         (
             b"\xce" * 4 + whole[4:],
             PASSWORD,
-            "it is a store of type JCEKS: .* keytool -importkeystore",
+            "a store of type JCEKS: .* keytool -importkeystore",
         ),
     ]
     store = tmp_path / "wrong.jks"

@@ -27,7 +27,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
-from netting import config
+from netting import NODE, config, open_parts
 from test_authentication import Broker, _negotiate_alone
 from trio.testing import MockClock
 
@@ -43,6 +43,7 @@ from trikafka.errors import (
     KafkaConnectionError,
     KafkaTimeoutError,
 )
+from trikafka.testing import ScriptedCluster
 from trikafka.types import OAuthToken
 
 SECRET = "s3cr3t-17b0"
@@ -733,6 +734,41 @@ async def test_hanging_provider_is_the_cause_at_opening(
             async with trikafka.open_admin(bootstrap_servers="a:1", dial=dial, **given):
                 raise AssertionError("it was opened")
         assert trio.current_time() == 10
+
+
+async def test_slow_provider_has_more_time_at_the_next_dial(autojump_clock: MockClock) -> None:
+    """KIP-601: only a broker that took too long got a longer limit."""
+
+    async def provider() -> str:
+        await trio.sleep(12)
+        return "token"
+
+    async def dial(host: str, port: int) -> trio.abc.Stream:
+        ours, theirs = trio.testing.memory_stream_pair()
+        broker = Broker(theirs)
+        broker.mechanisms = ("OAUTHBEARER",)
+        nursery.start_soon(_authenticated, broker)
+        return ours
+
+    given = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": provider,
+        "dial": dial,
+    }
+    async with (
+        trio.open_nursery() as nursery,
+        ScriptedCluster() as cluster,
+        open_parts(cluster, bootstrap=False, **given) as parts,
+    ):
+        with pytest.raises(CredentialsUnavailableError, match="within 10 s"):
+            await parts.brokers.connection(NODE)
+        await parts.brokers.connection(NODE)
+
+
+async def _authenticated(broker: Broker) -> None:
+    with contextlib.suppress(EOFError):
+        await broker.shake_hands()
 
 
 async def test_broker_that_hangs_in_sasl_is_the_cause(autojump_clock: MockClock) -> None:

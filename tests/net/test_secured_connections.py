@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import ssl
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from test_authentication import PLAIN, endpoint, oauth, ready
 from test_tls import AUTHORITY, blocking_server, connect, server_context, serving
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from trikafka._net import tls_context
 from trikafka._net.auth import SaslAuthenticator
 from trikafka._net.connection import Connection
 from trikafka._net.oauth import ClientCredentials
@@ -299,6 +301,38 @@ async def test_unusable_changed_files_are_logged_once(
     assert [record.message for record in caplog.records] == [
         "TLS files have changed and cannot be used; until they can, the previous files stay in use:"
         f" ssl_cafile: {str(file)!r} holds no certificates in PEM that OpenSSL can read"
+    ]
+
+
+async def test_files_are_tried_again_after_a_failure_of_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: MockClock,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The old certificate stayed until the files changed once more."""
+
+    def fail(path: str, size: int = -1) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    file = tmp_path / "ca.pem"
+    AUTHORITY.cert_pem.write_to_path(file)
+    contexts = TlsContexts(config(security_protocol="SSL", ssl_cafile=str(file)))
+    first = await contexts.context()
+    file.write_bytes(file.read_bytes() + b"\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(tls_context, "read_regular", fail)
+        for _ in range(2):
+            await trio.sleep(10)
+            await contexts.refresh()
+    await contexts.refresh()
+    assert await contexts.context() is first
+    await trio.sleep(10)
+    await contexts.refresh()
+    assert await contexts.context() is not first
+    assert [record.message for record in caplog.records] == [
+        "TLS files have changed and cannot be used; until they can, the previous files stay in use:"
+        f" ssl_cafile: cannot read {str(file)!r}: Too many open files"
     ]
 
 

@@ -248,8 +248,9 @@ class ConnectionSlot:
         limit = self._reconnect.setup_limit()
         connection: Connection | None = None
         ready = dialled = False
-        # Before the limit: the time that opening a store takes is no fault of the broker.
-        await self._security.refresh()
+        # Outside of the limit for the dial: the time that opening a store takes is no fault of the
+        # broker.
+        await self._security.refresh(limit)
 
         async def dial(host: str, port: int) -> Stream:
             nonlocal dialled
@@ -269,6 +270,7 @@ class ConnectionSlot:
                 ready = True
                 return connection
         except trio.TooSlowError:
+            self._reconnect.took_too_long()
             if (
                 connection is not None
                 and machine.current is ConnectionState.AUTHENTICATING
@@ -280,7 +282,6 @@ class ConnectionSlot:
                     f"cannot authenticate with {node} ({self._config.sasl_mechanism}): there were "
                     f"no credentials within {limit:.3g} s"
                 ) from None
-            self._reconnect.took_too_long()
             where = (
                 _stuck(connection)
                 if dialled

@@ -33,7 +33,7 @@ from ..http_request import Exchange
 from ..types import OAuthToken
 from . import assertions
 from .session import CredentialsUnavailableError
-from .tls_context import trust
+from .tls_context import in_thread_if_long, names_store, trust
 
 #: The share of its life after which a token is renewed.
 _RENEW_AFTER = 0.8
@@ -90,7 +90,9 @@ class ClientCredentials:
         """
         config = self._config
         if config.sasl_oauth_cafile is not None:
-            self._context()
+            await in_thread_if_long(
+                self._context, names_store(config.sasl_oauth_cafile), self._threads
+            )
         if config.sasl_oauth_grant_type != "jwt-bearer":
             return
         if config.sasl_oauth_assertion_private_key_passphrase is None:

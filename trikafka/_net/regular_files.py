@@ -23,7 +23,7 @@ def check_regular(path: str) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file")
+        raise OSError(errno.EINVAL, "a pipe or a device, not a regular file")
 
 
 def read_regular(path: str, size: int = -1) -> bytes:

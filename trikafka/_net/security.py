@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -52,13 +53,14 @@ class Security:
         if self._authenticator is not None:
             await self._authenticator.check()
 
-    async def refresh(self) -> None:
+    async def refresh(self, limit: float = math.inf) -> None:
         """Load the files of TLS if they have changed.
 
+        Files that were loaded before stay in use if that takes longer than ``limit`` seconds.
         Raises :exc:`ConfigurationError` if they cannot be used, and were not loaded before.
         """
         if self._contexts is not None:
-            await self._contexts.refresh()
+            await self._contexts.refresh(limit)
 
     async def connect(self, dial: Dial, node: Node) -> Transport:
         """Dial, and shake hands if the settings require TLS.

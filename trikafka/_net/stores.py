@@ -72,7 +72,7 @@ def _load(content: bytes, password: str | None) -> tuple[Any, Any, list[Any]]:
     if content.startswith(_OF_JAVA):
         kind = "JCEKS" if content.startswith(_JCEKS) else "JKS"
         raise ConfigurationError(
-            f"it is a store of type {kind}: trikafka reads PEM and PKCS12, and trust stores of "
+            f"a store of type {kind}: trikafka reads PEM and PKCS12, and trust stores of "
             f"type JKS; {jks.CONVERT}"
         )
     try:
@@ -91,7 +91,7 @@ def _load(content: bytes, password: str | None) -> tuple[Any, Any, list[Any]]:
         if "password" in wrong or "mac" in wrong:
             given = "wrong" if password else "missing"
             raise ConfigurationError(f"the PKCS12 store cannot be opened: its password is {given}")
-        raise ConfigurationError("it is neither PEM nor a PKCS12 store that can be read")
+        raise ConfigurationError("neither PEM nor a PKCS12 store that can be read")
     more = [one.certificate for one in store.additional_certs]
     return store.key, None if store.cert is None else store.cert.certificate, more
 

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import hashlib
 import logging
+import math
 import os
 import re
 import ssl
@@ -49,6 +50,8 @@ Made = TypeVar("Made")
 _MOST_SHARED = 8
 #: The seconds that a context is kept after its last use. Not longer: it holds a private key.
 _KEPT = 600.0
+#: The seconds after which files that could not be used are tried again.
+_REFUSED_FOR = 10.0
 #: The settings from which a context is made.
 _SETTINGS = (
     "ssl_cafile",
@@ -149,39 +152,68 @@ class TlsContexts:
         self._config = config
         self._current: _Shared | None = None
         self._seen: object = None
-        self._refused: object = None  # the state of the files at the last failure
+        # The state of the files at the last failure. It is tried again at ``_again_at``: the cause
+        # may be the system (no file descriptor left, a file server that is away), not the files.
+        self._refused: object = None
+        self._again_at = 0.0
+        self._logged: object = None  # the last state of the files with the text that was logged
+        # Tasks that dial at the same time wait for one load, and share its outcome.
+        self._loading = trio.Lock()
         # One at a time. A thread whose caller was cancelled keeps its turn, and the next caller
         # finds the context that it made among the shared ones.
         self._threads = trio.CapacityLimiter(1)
 
-    async def refresh(self) -> None:
+    async def refresh(self, limit: float = math.inf) -> None:
         """Load the files if they have changed.
 
         While changed files cannot be used, such as half a pair that is being replaced, the last
-        context stays in use.
+        context stays in use. It also does if loading takes longer than ``limit`` seconds.
 
         Raises:
             ConfigurationError: A file cannot be used, and there is no last context. The message
                 names the setting.
         """
-        if self._config.ssl_context is not None:
+        if self._config.ssl_context is not None or self._is_settled(seen := self._look()):
             return
+        with trio.move_on_after(math.inf if self._current is None else limit) as scope:
+            async with self._loading:
+                await self._load()
+        if scope.cancelled_caught:
+            self._refuse(seen, f"loading the new ones takes more than {limit:.3g} s")
+
+    async def _load(self) -> None:
         seen = self._look()
-        if self._current is not None and seen in (self._seen, self._refused):
+        if self._is_settled(seen):
             return
         try:
             self._current = await in_thread_if_long(
-                lambda: _shared.get(self._config, seen), self._config, self._threads
+                lambda: _shared.get(self._config, seen), may_take_long(self._config), self._threads
             )
-            self._seen = seen
         except ConfigurationError as error:
             if self._current is None:
                 raise
-            self._refused = seen
+            self._refuse(seen, str(error))
+        else:
+            self._seen = seen
+            self._refused = self._logged = None
+
+    def _is_settled(self, seen: object) -> bool:
+        """Return whether files in this state are loaded, or were refused a moment ago."""
+        if self._current is None:
+            return False
+        refused = seen == self._refused and trio.current_time() < self._again_at
+        return seen == self._seen or refused
+
+    def _refuse(self, seen: object, why: str) -> None:
+        """Keep the last context for a while; log the reason, once for each state of the files."""
+        self._refused = seen
+        self._again_at = trio.current_time() + _REFUSED_FOR
+        if self._logged != (seen, why):
+            self._logged = (seen, why)
             _log.warning(
                 "TLS files have changed and cannot be used; until they can, the previous files "
                 "stay in use: %s",
-                error,
+                why,
             )
 
     async def context(self) -> ssl.SSLContext:
@@ -204,7 +236,9 @@ class TlsContexts:
             ConfigurationError: A file cannot be used.
         """
         context = await in_thread_if_long(
-            lambda: make_context(self._config, anonymous=True), self._config, self._threads
+            lambda: make_context(self._config, anonymous=True),
+            may_take_long(self._config),
+            self._threads,
         )
         context.check_hostname = False
         return context
@@ -245,24 +279,27 @@ def may_take_long(config: ClientConfig) -> bool:
     """
     if config.ssl_password is not None or config.ssl_ca_password is not None:
         return True
-    for given in (config.ssl_cafile, config.ssl_certfile):
-        if given is not None and _PEM not in given:
-            # Making the context says what is wrong with the file.
-            with contextlib.suppress(OSError, ValueError):
-                if stores.is_store(read_regular(given, 4)):
-                    return True
+    return names_store(config.ssl_cafile) or names_store(config.ssl_certfile)
+
+
+def names_store(given: str | None) -> bool:
+    """Return whether the value of a setting is the path of a store."""
+    if given is not None and _PEM not in given:
+        # Making the context says what is wrong with the file.
+        with contextlib.suppress(OSError, ValueError):
+            return stores.is_store(read_regular(given, 4))
     return False
 
 
 async def in_thread_if_long(
-    make: Callable[[], Made], config: ClientConfig, limiter: trio.CapacityLimiter
+    make: Callable[[], Made], long: bool, limiter: trio.CapacityLimiter
 ) -> Made:
-    """Call ``make``, which loads the files of TLS, in a thread if that may take long.
+    """Call ``make``, which loads the files of TLS, in a thread if that may take ``long``.
 
     A cancelled caller does not wait for the end of the thread.
     """
     # Quick files are loaded here: a thread would cost more, and virtual time does not wait for it.
-    if not may_take_long(config):
+    if not long:
         return make()
     return await trio.to_thread.run_sync(make, limiter=limiter, abandon_on_cancel=True)
 
