@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from consuming import T0, T1, cluster_of, consumer_of, values
@@ -162,6 +164,34 @@ async def test_error_of_a_validation_is_the_partitions_own(autojump_clock: Clock
             assert "UNKNOWN_LEADER_EPOCH" not in silent
             cluster.move_leader("t", 0, 2)
             assert "UNKNOWN_LEADER_EPOCH" not in "".join(await stalled())
+
+
+async def test_errors_of_a_validation_in_one_response_are_kept_apart(
+    autojump_clock: Clock,
+) -> None:
+    codes = {0: ErrorCode.UNKNOWN_LEADER_EPOCH, 1: ErrorCode.KAFKA_STORAGE_ERROR}
+
+    async def refuse(request: Any, default: Any) -> Any:
+        response = await default()
+        for part in response.topics[0].partitions:
+            part.error_code = codes[part.partition]
+        return response
+
+    async with cluster_of(2, nodes=2) as cluster:
+        cluster.move_leader("t", 1, 0)
+        write(cluster, 1, 0)
+        write(cluster, 1, 1)
+        async with consumer_of(cluster, stall_warning_ms=1000) as consumer:
+            consumer.assign([T0, T1])
+            assert len(await values(consumer, 2)) == 2
+            cluster.on("OffsetForLeaderEpoch", refuse)
+            cluster.move_leader("t", 0, 1)
+            cluster.move_leader("t", 1, 1)
+            with trio.move_on_after(4):
+                await consumer.receive()
+            found = consumer.health().stalled
+            assert "UNKNOWN_LEADER_EPOCH" in found[T0]
+            assert "KAFKA_STORAGE_ERROR" in found[T1]
 
 
 async def test_old_broker_skips_validation(autojump_clock: Clock) -> None:

@@ -549,6 +549,40 @@ async def test_refusals_of_records_that_have_gone_end(autojump_clock: Clock) -> 
         assert queue.health().ok
 
 
+async def test_refusals_far_apart_are_no_series(autojump_clock: Clock) -> None:
+    """The first one counted as the beginning of a series that lasted until the second."""
+    quiet()
+
+    async def work() -> None:
+        while True:
+            with suppress(LockLostError):
+                async with await queue.receive():
+                    pass
+
+    async with (
+        cluster_of() as cluster,
+        queue_of(cluster) as queue,
+        trio.open_nursery() as nursery,
+    ):
+        cluster.shares.times.lock = 5
+        nursery.start_soon(work)
+        for number in range(2):
+            rules = [
+                cluster.fail(api, 121, 1, where=_acknowledges, topic="t")
+                for api in ("ShareAcknowledge", "ShareFetch")
+            ]
+            cluster.append("t", 0, [b"x"])
+            await trio.sleep(3)
+            assert sum(rule.used for rule in rules) == 1
+            for rule in rules:
+                rule.remove()
+            shared(cluster)[number].state = RecordState.ACKNOWLEDGED
+            for _ in range(60):
+                await trio.sleep(1)
+                assert queue.health().ok
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(("code", "part"), [(121, True), (122, False), (-1, False), (42, False)])
 async def test_health_names_refused_acknowledgements(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture, code: int, part: bool

@@ -120,23 +120,24 @@ class PositionValidator:
         if node is None:
             return False
         try:
-            await self._ask(node, asked)
+            failed = await self._ask(node, asked)
         except TrikafkaError as error:
-            _log.debug("positions could not be validated: %s", error)
-            current = [each for each, ticket in asked.items() if each.accepts(ticket)]
-            self._errors.update(dict.fromkeys(current, (node, error)))
-            return False
+            failed = dict.fromkeys(asked, error)  # of the request, so of all partitions
         self._forget_errors(asked)
-        return True
+        for partition, why in failed.items():
+            if partition.accepts(asked[partition]):
+                _log.debug("a position could not be validated: %s", why)
+                self._errors[partition] = (node, why)
+        return not failed
 
     def _forget_errors(self, partitions: Iterable[AssignedPartition]) -> None:
         for partition in partitions:
             self._errors.pop(partition, None)
 
-    async def _ask(self, node: Node, asked: _Asked) -> None:
-        """Ask one leader.
+    async def _ask(self, node: Node, asked: _Asked) -> dict[AssignedPartition, TrikafkaError]:
+        """Ask one leader; return the errors that may pass. Any other error fails its partition.
 
-        Raises the first error that may pass; any other error fails its partition.
+        Raises the error of the request.
         """
         limit = self._config.request_timeout
         request = self._request(asked)
@@ -150,9 +151,9 @@ class PositionValidator:
             for partition, ticket in asked.items():
                 if partition.accepts(ticket):
                     partition.validated()
-            return
+            return {}
         partitions = {partition.tp: (partition, ticket) for partition, ticket in asked.items()}
-        failure: TrikafkaError | None = None
+        failed: dict[AssignedPartition, TrikafkaError] = {}
         for topic in response.topics:
             for part in topic.partitions:
                 found = partitions.pop(TopicPartition(topic.topic, part.partition), None)
@@ -168,16 +169,14 @@ class PositionValidator:
                     operation="Describe",
                 )
                 if error.retriable or is_unexplained(error):
-                    failure = failure or error
+                    failed[partition] = error
                 else:
                     partition.failed(error)
-        if failure is not None:
-            raise failure
-        if partitions:
-            raise from_code(
-                ErrorCode.LEADER_NOT_AVAILABLE,
-                f"{node} left {', '.join(map(str, partitions))} out of its response",
+        for tp, (partition, _) in partitions.items():
+            failed[partition] = from_code(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"{node} left {tp} out of its response"
             )
+        return failed
 
     def _settle(self, partition: AssignedPartition, epoch: int | None, end_offset: int) -> None:
         if epoch is None or epoch < 0 or end_offset < 0:

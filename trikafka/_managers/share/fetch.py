@@ -142,7 +142,7 @@ class _Broker:
         #: When the last usable response to a fetch came, and the errors in it.
         self.fetched_at: float | None = None
         self.brought = False  # that response acquired records
-        self.lock = 0.0  # the seconds for which it locks records
+        self.lock = 0.0  # the lock time in the last response, in seconds
         self.errors: dict[SharePartition, TrikafkaError] = {}
         #: Until when the partitions of the session rest that fail while others do not.
         self.rest_until = math.inf
@@ -221,15 +221,16 @@ class _Broker:
     def longest_refusal(self, now: float, limit: float) -> _Refusal | None:
         """Return the longest series of refusals without a success; ``None`` if there is none.
 
-        A series is over ``limit`` seconds after the end of a lock, unless records are held.
+        A series is over ``limit`` seconds after the end of a lock, unless records are held. It is
+        forgotten then: neither a new refusal nor new records continue it.
         """
         held = self.session.live_partitions()
-        series = (
-            each
+        self.refusals = {
+            key: each
             for key, each in self.refusals.items()
             if key in held or now < each.until + self.lock + limit
-        )
-        return max(series, key=lambda each: each.seconds, default=None)
+        }
+        return max(self.refusals.values(), key=lambda each: each.seconds, default=None)
 
     def has_outcomes(self) -> None:
         """Record that nothing sent waits for an outcome."""
