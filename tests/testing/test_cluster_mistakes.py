@@ -160,6 +160,24 @@ async def test_rule_that_concerns_one_response_is_right(autojump_clock: MockCloc
             await producer.send("u", b"x")
 
 
+async def test_rules_for_users_brokers_and_deleted_topics_are_right(
+    autojump_clock: MockClock,
+) -> None:
+    """Each met another request first."""
+    async with ScriptedCluster(topics={"t": 1, "gone": 1}) as cluster:
+        cluster.delete_topic("gone")
+        cluster.fail("DescribeUserScramCredentials", 58, topic="bob")
+        cluster.fail("DescribeConfigs", 58, topic="0")
+        cluster.fail("ListOffsets", 6, topic="gone")
+        async with trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin:
+            await admin.describe_user_scram_credentials()
+            await admin.describe_configs([trikafka.ConfigResource("topic", "t")])
+            await admin.list_offsets({trikafka.TopicPartition("t", 0): 0})
+        assert all(cluster.requests(api) for api in ("DescribeConfigs", "ListOffsets"))
+
+
 async def test_cluster_without_its_block_says_so(autojump_clock: MockClock) -> None:
     cluster = ScriptedCluster()
     with pytest.raises(BootstrapError, match="answers in its 'async with' block only"):

@@ -299,7 +299,9 @@ class ScriptedConnection:
                 call.fail = fail
                 response = await default()
                 if plan.rule is not None:
-                    plan.rule.note(call.failed or self._exists(fail.topic, fail.partition))
+                    other = head.api_key in _OTHER_ITEMS
+                    exists = other or self._exists(fail.topic, fail.partition)
+                    plan.rule.note(call.failed or exists)
                 return response
         return await default()
 
@@ -307,12 +309,31 @@ class ScriptedConnection:
     # meets a fetch from the other, and an incremental fetch response lacks partitions without news.
     # So a rule without effect is a mistake only if the cluster has nothing of that name.
     def _exists(self, name: str | None, partition: int | None) -> bool:
-        """Return whether there is such a topic with that partition, or a group or other id."""
+        """Return whether there is such a topic with that partition, or a group or other id.
+
+        A topic that was deleted counts.
+        """
         if name is not None and name not in self._state.topics:
-            ids = (self._groups.by_id, self._state.shares.by_id, self._state.transactions.by_id)
-            return any(name in known for known in ids)
+            state = self._state
+            ids = (self._groups.by_id, state.shares.by_id, state.transactions.by_id)
+            return any(name in known for known in (state.created, *ids))
         topics = self._state.topics.values() if name is None else [self._state.topics[name]]
         return partition is None or any(each.partition(partition) is not None for each in topics)
+
+
+#: The APIs whose items may be other things than topics, groups and transactional ids: users,
+#: brokers, the entities of quotas. The cluster does not know which of these names exist.
+_OTHER_ITEMS = frozenset(
+    {
+        ApiKey.DescribeConfigs,
+        ApiKey.IncrementalAlterConfigs,
+        ApiKey.CreateAcls,
+        ApiKey.DeleteAcls,
+        ApiKey.AlterClientQuotas,
+        ApiKey.DescribeUserScramCredentials,
+        ApiKey.AlterUserScramCredentials,
+    }
+)
 
 
 async def _handled(api: str, made: object) -> Message | None:

@@ -63,8 +63,8 @@ def _produce_one(call: ScriptedCall, item: Any, part: Any, acks_ok: bool) -> dic
             raise BadBatch(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {len(batches[0])} bytes")
         verify(batches[0])
         latest = inspect(batches[0]).max_timestamp
-        limited = "message.timestamp.after.max.ms" not in topic.config and own_time is None
-        if limited and latest > _MAX_TIMESTAMP:
+        checked = "message.timestamp.after.max.ms" not in topic.config and own_time is None
+        if checked and latest > _MAX_TIMESTAMP:
             raise BadBatch(
                 ErrorCode.INVALID_TIMESTAMP, f"Timestamp {latest} of a message is out of range"
             )

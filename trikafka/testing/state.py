@@ -353,6 +353,7 @@ class State:
             for i, rack in zip(range(nodes), [*racks, *[None] * nodes], strict=False)
         ]
         self.topics: dict[str, Topic] = {}
+        self.created: set[str] = set()  # the names of all topics, also of deleted ones
         self.changed = WakeSignal()
         self.controller = 0
         self.coordinator = 0
@@ -402,6 +403,7 @@ class State:
             name, uuid.uuid5(_NAMESPACE, f"{name}/{self._topics_made}"), [], dict(config or {})
         )
         self.topics[name] = topic
+        self.created.add(name)
         self.grow_topic(topic, partitions, width)
         return topic
 

@@ -56,7 +56,7 @@ class Fairness:
 class _OfThread(threading.local):
     """The ``Fairness`` of each thread, which has at most one run of Trio at a time."""
 
-    # made at its first use, which is in a task: Trio's tasks are looked at
+    # Made at first use: `known_current_task()` needs a running task.
     @functools.cached_property
     def fairness(self) -> Fairness:
         return Fairness()
