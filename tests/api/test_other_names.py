@@ -11,7 +11,7 @@ from trio.testing import MockClock as Clock
 
 import trikafka
 import trikafka.aio
-from trikafka._api.client.other_names import _HINTS
+from trikafka._api.client.other_names import _ALL, _HINTS, _hint
 from trikafka.testing import ScriptedCluster
 
 NAMES = [
@@ -40,14 +40,52 @@ async def test_names_of_other_clients_get_a_hint(autojump_clock: Clock) -> None:
                     copy.copy(client)
 
 
+@pytest.mark.parametrize("package", [trikafka, trikafka.aio], ids=lambda each: each.__name__)
 @pytest.mark.parametrize("kind", _HINTS)
-def test_hints_exist(kind: str) -> None:
+def test_hints_exist(kind: str, package: Any) -> None:
     """A hint names only what the client has, for a name that it does not have."""
-    client = getattr(trikafka, kind)
-    for name, hint in _HINTS[kind].items():
+    client = getattr(package, kind)
+    for name in (*_HINTS[kind], *_ALL):
         assert not hasattr(client, name)
+        hint = _hint(client, name)
+        assert hint is not None
+        assert hint.startswith(("use ", "no call is needed: "))
         for used in re.findall(r"(?<![.\w])([a-z_]+)\(", hint):
             assert hasattr(client, used), used
+        for part, used in re.findall(r"([a-z]+)\.([a-z_]+)\(", hint):
+            assert hasattr(getattr(package, part.capitalize()), used), used
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "hint"),
+    [
+        ("Consumer", "clusterId", "use cluster_id"),
+        ("ShareConsumer", "memberId", "use member_id"),
+        ("Admin", "isClosed", "use is_closed"),
+        ("Consumer", "beginningOffsets", "use beginning_offsets()"),
+    ],
+)
+def test_hint_calls_no_property(kind: str, name: str, hint: str) -> None:
+    assert _hint(getattr(trikafka, kind), name) == hint
+    assert _hint(getattr(trikafka.aio, kind), name) == hint
+
+
+@pytest.mark.parametrize("name", ["cluster_id", "_private"])
+@pytest.mark.parametrize("package", [trikafka, trikafka.aio], ids=lambda each: each.__name__)
+def test_error_inside_a_property_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch, package: Any, name: str
+) -> None:
+    """The client does have that attribute."""
+
+    def fail(client: object) -> None:
+        raise AttributeError("inner")
+
+    monkeypatch.setattr(package.Consumer, name, property(fail), raising=False)
+    client = package.Consumer.__new__(package.Consumer)
+    if package is trikafka.aio:
+        client._client = trikafka.Consumer.__new__(trikafka.Consumer)
+    with pytest.raises(AttributeError, match=r"^inner$"):
+        getattr(client, name)
 
 
 def test_hint_reaches_clients_of_asyncio() -> None:

@@ -279,7 +279,7 @@ class OpenedClient(Client):
 
         def __getattr__(self, name: str) -> NoReturn:
             """Refuse a name that the client does not have, with the hint of Trio's client."""
-            if name.startswith("_"):
+            if name.startswith("_") and not hasattr(type(self), name):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             type(self._client).__getattr__(self, name)
 
