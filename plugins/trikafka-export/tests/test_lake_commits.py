@@ -16,12 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import trio
+import trio.testing
 from lakes import IcebergLake, Lake, StoredDelta, make_lake
 from s3_server import S3Server
+from trikafka_export.directory_store import DirectoryStore
 from trikafka_export.lake.columns import TableColumns, table_schema
+from trikafka_export.lake.delta import DeltaLog
 from trikafka_export.lake.footers import DataFile, read_footers
 from trikafka_export.lake.formats import open_table
 from trikafka_export.lake.options import lake_options
+from trikafka_export.lake.sink import LakeSink
 from trikafka_export.plugin import trikafka_sink
 
 from trikafka import ConfigurationError, ExportError
@@ -303,29 +307,77 @@ def test_history_is_read_without_deltalake(
     import deltalake
     import obstore
 
-    put: Callable[[str, bytes], Any] | None = None
+    lake: Lake
     if place == "folder":
         lake = make_lake("delta", tmp_path / "lake")
         lake.root.mkdir(parents=True)
+        store, root = obstore.store.LocalStore(lake.root), ""
     else:
         s3: S3Server = request.getfixturevalue("s3")
         bucket = s3.bucket()
         lake = StoredDelta(f"s3://{bucket}/lake", {"format": "delta", **s3.options}, Path(bucket))
-        store = s3.store(bucket)
-
-        def put(name: str, data: bytes) -> Any:
-            return obstore.put(store, f"lake/{name}", data)
-
+        store, root = s3.store(bucket), "lake/"
     monkeypatch.delattr(deltalake.DeltaTable, "history")
+    monkeypatch.setattr("trikafka_export.lake.delta._ENTRIES", 2)
+    log = log_of(lake)
+    assert isinstance(log, DeltaLog)
+    format = pinned(log, lake)
+    plans = [plan_of(format, number) for number in range(1, 6)]
+    for plan in plans:
+        files = files_of(
+            lake, log, plan, put=lambda name, data: obstore.put(store, root + name, data)
+        )
+        log.commit(plan, files)
+    assert [log.version(plan) for plan in plans] == [1, 2, 3, 4, 5]
+    assert log.version(plan_of(format, 6)) is None
+    table = log._table()
+    assert table is not None
+    table.create_checkpoint()
+    entries = [f"{root}_delta_log/{version:020d}.json" for version in range(4)]
+    obstore.delete(store, entries[:2])  # as Delta does when it cleans up the log
+    obstore.put(store, entries[2], b'{"txn":{"appId":"x","version":1}}\n')
+    obstore.put(store, entries[3], b'{"commitInfo":null}\n')
+    assert [log.version(plan) for plan in plans] == [None, None, None, 4, 5]
+    if place == "s3":
+        s3.allow(bucket, -1)
+        assert [each["version"] for each in log._history(table)] == [5, 4, 3, 2]
+        assert s3.allow(bucket, -1) == 5, "one for each entry, and the one that is gone"
+    with pytest.raises(ExportError, match=r"plans are missing \(version 5 of the table\)"):
+        log.pin({"name": "delta", "app_id": "another"}, columns(lake), None)
+
+
+@pytest.mark.parametrize("ended", ["never", "early"])
+async def test_long_history_is_read_whole(
+    ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+) -> None:
+    """The limit is one for each response; a search that is abandoned ends with the next one."""
+    lake = make_lake("delta", tmp_path / "lake")
+    lake.root.mkdir(parents=True)
     log = log_of(lake)
     format = pinned(log, lake)
-    plans = [plan_of(format, number) for number in (1, 2, 3)]
-    for plan in plans:
-        log.commit(plan, files_of(lake, log, plan, put=put))
-    assert [log.version(plan) for plan in plans] == [1, 2, 3]
-    assert log.version(plan_of(format, 4)) is None
-    with pytest.raises(ExportError, match=r"plans are missing \(version 3 of the table\)"):
-        log.pin({"name": "delta", "app_id": "another"}, columns(lake), None)
+    for number in (1, 2, 3):
+        plan = plan_of(format, number)
+        log.commit(plan, files_of(lake, log, plan))
+    monkeypatch.setattr("trikafka_export.lake.delta._ENTRIES", 1)
+    sink = trikafka_sink("file", {**lake.options, "destination": lake.destination}, ())
+    assert isinstance(sink, LakeSink)
+    read = DirectoryStore.read_data
+    names = []
+    scope = trio.CancelScope()
+
+    def slowly(store: DirectoryStore, name: str) -> bytes:
+        names.append(name)
+        trio.from_thread.run_sync(mock_clock.jump, 400)
+        if ended == "early":
+            trio.from_thread.run_sync(scope.cancel)
+        return read(store, name)
+
+    monkeypatch.setattr(DirectoryStore, "read_data", slowly)
+    with scope:
+        assert await sink._asked(lambda: log.version(plan_of(format, 4))) is None
+    while sink._log_limiter.borrowed_tokens:
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(names) == (4 if ended == "never" else 1)
 
 
 def test_incomplete_delta_table_names_the_repair(tmp_path: Path) -> None:

@@ -148,6 +148,10 @@ class ObjectStore(ExportStore):
         with ObjectReader(self._objects, name) as reader:
             yield reader, reader.length
 
+    def read_data(self, name: str) -> bytes:
+        """Return the bytes of an object."""
+        return self._objects.read(name)
+
     def _check_written(self, files: Sequence[WrittenFile]) -> None:
         for file, found in zip(
             files, together(self._objects.look, [file.name for file in files]), strict=True

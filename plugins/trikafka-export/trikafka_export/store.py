@@ -141,6 +141,17 @@ class ExportStore(ABC):
         """
 
     @abstractmethod
+    def read_data(self, name: str) -> bytes:
+        """Return the bytes of a file below the destination, by one request.
+
+        Args:
+            name: The file's name below the destination.
+
+        Raises:
+            FileNotFoundError: The file does not exist.
+        """
+
+    @abstractmethod
     def explained(self, what: str) -> AbstractContextManager[None]:
         """Turn the store's errors into an :exc:`ExportError` that says what was done.
 

@@ -36,6 +36,7 @@ from .options import LakeOptions
 from .stores import folder_of, lake_store
 from .table_fit import check_fit, check_partitions, check_still
 from .table_log import KEY, commit_with_retries, sync
+from .waiting import responded
 
 _log = logging.getLogger("trikafka.export")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -360,6 +361,7 @@ class DeltaLog:
             # Most searches end at the newest entry.
             first = max(0, done - _ENTRIES) if done <= newest else newest
             entries = self._store.each(self._entry, range(done - 1, first - 1, -1))
+            responded()
             for entry in entries:
                 if entry is None:
                     return
@@ -369,15 +371,12 @@ class DeltaLog:
     def _entry(self, version: int) -> Mapping[str, Any] | None:
         """Return the commit of a version; ``None`` if the log does not have it any more."""
         try:
-            with self._store.open_data(f"_delta_log/{version:020d}.json") as (opened, size):
-                text = opened.read_bytes() if isinstance(opened, Path) else opened.read(size)
+            text = self._store.read_data(f"_delta_log/{version:020d}.json")
         except FileNotFoundError:
             return None
-        actions = [json.loads(line) for line in text.splitlines() if b'"commitInfo"' in line]
-        found: dict[str, Any] = next(
-            (each["commitInfo"] for each in actions if "commitInfo" in each), {}
-        )
-        return {**found, "version": version}
+        actions = (json.loads(line) for line in text.splitlines() if b'"commitInfo"' in line)
+        found = next((each["commitInfo"] for each in actions if "commitInfo" in each), None)
+        return {**(found or {}), "version": version}
 
     def offsets(
         self, format: Mapping[str, Any], topic: str, partition: int, low: int, high: int

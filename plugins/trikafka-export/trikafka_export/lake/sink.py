@@ -28,10 +28,12 @@ from ..plan import NoColumnsError
 from ..sink import FileSink
 from ..sink_options import SinkOptions
 from .abandoned_plans import FilesGoneError
+from .waiting import restart
 
 T = TypeVar("T")
 #: Seconds that a catalog or a table's store may take for one request, such as the commit of a plan
-#: with the check of its files. Without a limit, the libraries of table formats would wait forever
+#: with the check of its files. A walk through a long log restarts them with each part. Without
+#: a limit, the libraries of table formats would wait forever
 #: for a peer that accepts a request and never responds.
 _LIMIT = 600.0
 #: Marks the plans of this sink. Earlier releases wrote tables with Spark, and their plans list no
@@ -223,12 +225,24 @@ class LakeSink(FileSink):
         it is the commit of this plan, and the next run finds it.
 
         Raises:
-            ExportError: The call takes longer than ``limit`` seconds.
+            ExportError: The call takes longer than ``limit`` seconds without :func:`responded`.
         """
         limit = _LIMIT if limit is None else limit
-        with trio.move_on_after(limit):
+        with trio.move_on_after(limit) as scope:
+
+            def begin_again() -> None:
+                scope.deadline = trio.current_time() + limit
+
+            def restart_limit() -> None:
+                trio.from_thread.check_cancelled()
+                trio.from_thread.run_sync(begin_again)
+
+            def call() -> T:
+                restart.set(restart_limit)
+                return function()
+
             return await trio.to_thread.run_sync(
-                function, abandon_on_cancel=True, limiter=self._log_limiter
+                call, abandon_on_cancel=True, limiter=self._log_limiter
             )
         raise ExportError(
             f"{self.title}: the table's catalog or store has not responded for {limit:g} s; the "
