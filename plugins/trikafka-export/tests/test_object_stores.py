@@ -303,9 +303,12 @@ def test_write_that_met_another_is_repeated(s3: S3Server) -> None:
 
 
 def test_published_plan_is_published_without_tidying(
-    place: Bucket, monkeypatch: pytest.MonkeyPatch
+    place: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A store that refuses to remove objects ends no plan. The end of the export reports it."""
+    """A store that refuses to remove objects ends no plan.
+
+    One warning says so at once, and the end of the export reports it.
+    """
 
     def refuse(folder: str) -> None:
         raise ObjectStoreError("403")
@@ -315,7 +318,9 @@ def test_published_plan_is_published_without_tidying(
     store.open()
     with monkeypatch.context() as patched:
         patched.setattr(store._objects, "remove_folder", refuse)
+        export(store, 6)
         export(store, 12)
+        assert caplog.text.count("cannot tidy up") == 1
         assert store.load().unfinished is None
         with pytest.raises(ExportError, match=r"cannot tidy up .*: 403"):
             store.close()

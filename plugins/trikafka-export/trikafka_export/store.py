@@ -7,10 +7,11 @@ is ever replaced, a plan is stored before its work, and a manifest after it.
 
 from __future__ import annotations
 
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from trikafka import ExportError
@@ -38,6 +39,7 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 #: Marks a destination whose exports have found no record so far.
 _VISITED = "visited.json"
+_log = logging.getLogger("trikafka.export")
 _NUMBERED = re.compile(r"(plan|manifest)-(\d{6,})\.json")
 
 
@@ -59,6 +61,8 @@ class ExportStore(ABC):
     #: The numbers of the last plan and the last manifest, if known. Listing the own files takes
     #: longer with each export, which adds two. Only :meth:`load` lists them again.
     _known: tuple[int, int] | None = None
+    #: True after a failure to tidy up was logged.
+    _untidy = False
 
     # --- what a kind of store implements ---
 
@@ -320,9 +324,18 @@ class ExportStore(ABC):
         with self.explained(f"cannot publish the export's manifest in {self.own_title}"):
             self._check_written(manifest.files)
             self._store("manifest", manifest.plan.number, manifest_to_json(manifest))
-        # The manifest is published, so this is no failure. close() tidies up again, and reports it.
-        with suppress(OSError):
+        # The manifest is published, so this is no failure. close() tidies up again, and reports it,
+        # but an export may run for months until then.
+        try:
             self._clear()
+        except OSError as error:
+            if not self._untidy:
+                _log.warning(
+                    "cannot tidy up %s: work of published plans stays there: %s",
+                    self.own_title,
+                    error,
+                )
+            self._untidy = True
 
     def _store_plan(self, plan: ExportPlan) -> None:
         self._store("plan", plan.number, plan_to_json(plan))
