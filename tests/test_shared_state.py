@@ -55,7 +55,7 @@ SHARED = {
 #: The same in the plugins. A cache of functools has a lock of its own, and is not listed.
 SHARED_BY_PLUGINS = {
     "trikafka_export.directory_store._held": "descriptors; each is added and removed by its owner",
-    "trikafka_export.lease._ended_owners": "names of failed releases; each is added once",
+    "trikafka_export.lease._ended_owners": "names of owners that have ended; each is used once",
     "trikafka_export.object_pieces._making": "a lock: one thread makes the folder of the process",
     "trikafka_export.reader._keeping": "a lock, of the reader",
     "trikafka_export.reader._kept": "a reader between two uses; one thread takes it, with the lock",

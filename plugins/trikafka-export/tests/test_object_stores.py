@@ -360,7 +360,7 @@ def taken_over(place: Bucket) -> tuple[ObjectStore, ObjectStore]:
     assert plan is not None
     first.store_plan(plan)
     write(first.pieces(plan, plan.ranges[0]), plan.ranges[0])
-    first.give_up()  # it sleeps
+    first._lease._ended.set()  # it sleeps
     second: Any = place.store()
     with pytest.raises(ExportError, match="its lock was renewed"):
         second.open()
@@ -468,6 +468,25 @@ def test_lock_that_was_not_released_stops_no_own_export(place: Bucket) -> None:
     place.server.allow(place.bucket, -1)
     again = place.store()
     again.open()
+    with pytest.raises(ExportError, match=r"another export .* is at work"):
+        place.store().open()
+    again.close()
+
+
+def test_silent_store_stops_no_own_export(place: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store does not respond to the end of an export, and the same process exports again."""
+    responds = threading.Event()
+    store: Any = place.store(lease="600")
+    store.open()
+    clear = store._clear
+    monkeypatch.setattr(store, "_clear", lambda: responds.wait() and clear())
+    closing = threading.Thread(target=store.close, daemon=True)
+    closing.start()
+    store.give_up()
+    again = place.store()
+    again.open()
+    responds.set()
+    closing.join()
     with pytest.raises(ExportError, match=r"another export .* is at work"):
         place.store().open()
     again.close()

@@ -119,7 +119,7 @@ class Bucket(Place):
 
     def die(self, store: ExportStore) -> None:
         """Make its lock one of a process that has ended."""
-        store.give_up()
+        store._lease._ended.set()  # type: ignore[attr-defined]
         bucket, name = self.server.store(self.bucket), "lake/t/_trikafka/lock"
         with suppress(FileNotFoundError):  # it was killed before it had one
             body = bytes(obstore.get(bucket, name).bytes())
@@ -152,7 +152,7 @@ class Hdfs(Place):
 
     def die(self, store: ExportStore) -> None:
         """Make its lock one of a process that has ended."""
-        store.give_up()
+        store._lease._ended.set()  # type: ignore[attr-defined]
         lock = f"{self.folder}/_trikafka/lock.cell"
         for name in self.server.files(lock):
             body = self.server.read(f"{lock}/{name}")

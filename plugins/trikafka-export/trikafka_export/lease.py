@@ -38,7 +38,7 @@ from trikafka import ExportError
 from .objects import Objects
 
 LOCK = "_trikafka/lock"
-#: The owners in this process that have ended, although the store did not take their last write.
+#: The owners in this process that have ended, although the store has not taken their last write.
 _ended_owners: set[str] = set()
 _log = logging.getLogger("trikafka.export")
 
@@ -70,10 +70,10 @@ class Lease:
         Raises:
             ExportError: The owner of the lock is alive.
         """
+        self._pid = os.getpid()
         self._version = self._objects.begin(LOCK, self._body())
         if self._version is None:
             self._take_over(now)
-        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._renew, name="trikafka-lease", daemon=True)
         self._thread.start()
         if self._ended.is_set():  # give_up() was called meanwhile
@@ -182,13 +182,18 @@ class Lease:
             except OSError:
                 # This process is alive, so its own next export would have to wait for the lease.
                 _ended_owners.add(self._owner)
+            else:
+                _ended_owners.discard(self._owner)
 
     def give_up(self) -> None:
         """Stop renewing the lock, and release it at once if :meth:`acquire` is just taking it.
 
-        Any thread may call; never blocks.
+        A later export of this process takes it at once: :meth:`release` may wait for a silent store.
+        Any thread may call; never blocks. In a fork, the lock stays its parent's.
         """
         self._ended.set()
+        if self._pid == os.getpid():
+            _ended_owners.add(self._owner)
 
 
 def process_identity(pid: int) -> list[str]:
