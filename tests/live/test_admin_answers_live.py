@@ -62,7 +62,7 @@ def java_says(*arguments: str) -> list[str]:
         str(here.with_name("AdminAnswers.java")),
         *arguments,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()
 
@@ -226,10 +226,10 @@ async def test_look_ups_are_as_java_says(servers: dict[str, Any]) -> None:
         await admin.delete_records({t0: 1})
         for consumer in (old, new):
             consumer.subscribe([topic])
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 while len(consumer.assignment()) < 3:
                     await consumer.receive_batch(timeout=0.1)
-        with trio.fail_after(60):  # a member has its partitions before the group knows that it has
+        with trio.fail_after(240):  # a member has its partitions before the group knows that it has
             while any(  # noqa: ASYNC110
                 each.state != "Stable"
                 for each in (await admin.describe_groups([group, f"{group}-new"])).values()
