@@ -8,6 +8,7 @@ because moto's conditional writes are not atomic. The name of a bucket selects i
 * ``forgetful-...`` carries out each conditional write, and answers its first attempt with 500.
 * ``contended-...`` answers the first attempt to write a new object with 409, and does not write it.
 * ``unskilled-...`` answers conditional writes with 501.
+* ``embattled-...`` answers each write of a lock with 409, as during another write of it.
 
 After ``POST /-/budget?bucket=B&requests=N`` the bucket refuses all but the next N requests, as if
 the client were killed then; -1 ends that. With ``&hold=yes`` the further requests wait until the
@@ -187,6 +188,9 @@ class _Doorman:
             self._answered.add(environ["PATH_INFO"])
             list(self._application(environ, lambda status, headers, *rest: lambda data: None))
             return _refused(start, "500 Internal Server Error", "InternalError")
+        put = (kind, environ["REQUEST_METHOD"]) == ("embattled", "PUT")
+        if put and environ["PATH_INFO"].endswith("/lock"):
+            return _refused(start, "409 Conflict", "ConditionalRequestConflict")
         if (
             kind == "contended"
             and "HTTP_IF_NONE_MATCH" in conditions

@@ -147,6 +147,30 @@ def test_quoted_sign_is_part_of_the_prefix(place: Bucket, prefix: str, name: str
     assert [*place.server.objects(place.bucket)] == [f"{name}/_trikafka/lock"]
 
 
+@pytest.mark.parametrize(("prefix", "former"), [("a%2520b", "a b"), ("a%3Fb", "a")])
+def test_export_at_a_former_prefix_is_named(place: Bucket, prefix: str, former: str) -> None:
+    """Earlier versions read a quoted sign twice: their export does not begin again elsewhere."""
+    old, _ = store_of(f"s3://{place.bucket}/{former}", place.server.options)
+    old.open()
+    new, _ = store_of(f"s3://{place.bucket}/{prefix}", place.server.options)
+    new.open()
+    assert new.load().last_number == 0
+    export(old, 6)
+    with pytest.raises(ExportError, match=f"has no export, but 's3://{place.bucket}/{former}' has"):
+        new.load()
+    new.close()
+    old.close()
+
+
+def test_endless_conflict_is_an_error_of_the_store(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3.bucket("embattled")
+    monkeypatch.setattr("trikafka_export.obstore_objects._DELAYS", (0, 0))
+    with pytest.raises(ExportError, match="/lock: the store refuses the write because of another"):
+        store_of(f"s3://{bucket}/x", s3.options)[0].open()
+
+
 def test_unknown_format_writes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match="no plugin writes format=orc"):

@@ -35,8 +35,10 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import unquote
 
 from trikafka import ConfigurationError, ExportError
 from trikafka.interfaces import ExportPlan, PlannedRange, RangeResult, WrittenFile
@@ -189,9 +191,26 @@ class ObjectStore(ExportStore):
             return False
 
     def _refuse_foreign(self) -> None:
+        self._refuse_moved()
         is_delta = bool(self._objects.first_names("_delta_log"))
         refuse_found(f"{self.title} is", is_delta, self._objects.first_names("metadata"))
         super()._refuse_foreign()
+
+    def _refuse_moved(self) -> None:
+        """Raise :exc:`ExportError` if an earlier version exported to this address elsewhere.
+
+        It read the quoted signs of an address twice.
+        """
+        former = unquote(self._address.url)
+        if former == self._address.url:
+            return
+        objects = objects_at(replace(self._address, url=former))
+        if "plan-000001.json" in objects.folder(OURS)[0]:
+            place = unquote(re.split("[?#]", former)[0])
+            raise ExportError(
+                f"{self.title} has no export, but {place!r} has one, and earlier versions took the "
+                "first for the second: move its objects, or choose another destination"
+            )
 
     # --- plans ---
 

@@ -113,10 +113,15 @@ class StoreObjects(Objects):
                     )
             except (AlreadyExistsError, PreconditionError):
                 there, version = self._own(name, body)
-                if there or mode != "create" or not delays:
+                if there or mode != "create":
                     return version
                 # Amazon answers 409 to a write during another write of the same object, which may
                 # fail. obstore reports an existing object then.
+                if not delays:
+                    raise ObjectStoreError(
+                        f"{self.title}/{name}: the store refuses the write because of another write "
+                        "of this object, which it does not finish"
+                    ) from None
                 time.sleep(delays.pop(0))
             except ObjectStoreError:
                 _, version = self._own(name, body)
