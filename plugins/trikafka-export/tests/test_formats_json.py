@@ -156,10 +156,15 @@ def test_texts_and_numbers_of_dates_may_alternate() -> None:
         ("date32", b"1.5", "couldn't parse:1.5"),
         ("time32[s]", b'"24:00:00"', "Failed to parse string"),
         ("time32[s]", b'"10:00:00.5"', "Failed to parse string"),
+        ("time32[s]", b'"12"', "a time of day must be a text such as '23:59:59'"),
+        (["date32"], b'[1, "2024-02-29"]', "must all be texts, or all numbers"),
+        ([{"t": "time32[s]"}], b'[{"t": "10:00"}, {"t": 1}]', "must all be texts, or all numbers"),
+        ({"t": "time32[s]", "s": "string"}, b'{"t": 1, "s": 5}', "/s) changed from string"),
+        ({"t": "time32[s]", "s": "string"}, b'{"t": "10:00", "s": 5}', "/s) changed from string"),
         ("time32[s]", b"86400", "not within the acceptable range"),
     ],
 )
-def test_impossible_date_is_a_dead_letter(type: str, given: bytes, what: str) -> None:
+def test_impossible_date_is_a_dead_letter(type: Any, given: bytes, what: str) -> None:
     array, wrong = JsonDecoder({"d": type}).decode(pa.array([b"{}", b'{"d": ' + given + b"}"]))
     assert array.is_valid().to_pylist() == [True, False]
     assert what in wrong[1]

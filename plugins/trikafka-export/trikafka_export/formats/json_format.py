@@ -8,7 +8,7 @@ A decimal is "decimal(10, 2)": ten digits, two of them behind the point. pyarrow
 number or a text of JSON, digit by digit, and refuses a value that needs more digits.
 
 A date is a text, "2024-02-29", or the number of days since 1970; a time of day is a text,
-"23:59:59", or a number of its unit.
+"23:59:59", or a number of its unit. Those of one value are all texts, or all numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -35,8 +35,12 @@ _DEEPEST = 30
 #: The largest precision of a decimal, by its number of bits.
 _DIGITS = {"128": 38, "256": 76}
 _DECIMAL = re.compile(r"decimal(128|256)?\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
-#: The fault of a value that has a number for a text, or the reverse.
-_OTHER_KIND = re.compile("changed from (?:number to string|string to number)")
+#: The fault of a value that has a number for a text, or the reverse, and the path of the field.
+_OTHER_KIND = re.compile(
+    r"Column\(/(.*)\) changed from (?:number to string|string to number)", re.DOTALL
+)
+#: The begin of a time of day. pyarrow takes a text of two digits for an hour.
+_TIME = "^[0-9]{2}:[0-9]{2}"
 #: Null items of lists.
 _NULLS = re.compile(rb"[\[,]\s*null")
 
@@ -124,12 +128,29 @@ class JsonDecoder(PartsDecoder):
             if errors:
                 self._kinds = self._kinds[::-1]
             return found
-        # An error that only says that the value is of the other kind hides the fault.
-        raise next((each for each in errors if not _OTHER_KIND.search(str(each))), errors[0])
+        if len(errors) == 1:
+            raise errors[0]
+        # An error that only says that a date is of the other kind hides the fault.
+        dates = set(_paths_of_text(pa.struct(list(self._schema))))
+        for each in errors:
+            if (found := _OTHER_KIND.search(str(each))) is None or found[1] not in dates:
+                raise each
+        raise ValueError("dates and times of one value must all be texts, or all numbers")
 
 
 def _is_of_text(type: pa.DataType) -> bool:
     return bool(pa.types.is_date(type) or pa.types.is_time(type))
+
+
+def _paths_of_text(type: pa.DataType, path: str = "") -> Iterator[str]:
+    """Yield the paths of dates and times of day, as pyarrow's errors have them."""
+    if pa.types.is_struct(type):
+        for field in type:
+            yield from _paths_of_text(field.type, f"{path}/{field.name}" if path else field.name)
+    elif pa.types.is_list(type):
+        yield from _paths_of_text(type.value_type, f"{path}/[]")
+    elif _is_of_text(type):
+        yield path
 
 
 def _with_texts(type: pa.DataType) -> pa.DataType:
@@ -151,6 +172,8 @@ def _of_texts(array: pa.Array, type: pa.DataType) -> pa.Array:
             array.offsets, _of_texts(array.values, type.value_type), type=type, mask=array.is_null()
         )
     if pa.types.is_time(type):
+        if pc.all(pc.match_substring_regex(array, _TIME)).as_py() is False:
+            raise pa.ArrowInvalid("a time of day must be a text such as '23:59:59'")
         # pyarrow reads no time of day from a text, but a timestamp.
         return (
             pc.binary_join_element_wise("1970-01-01T", array, "")
