@@ -380,6 +380,26 @@ async def test_long_history_is_read_whole(
     assert len(names) == (4 if ended == "never" else 1)
 
 
+@pytest.mark.parametrize(("prefix", "name"), [("a%23b", "a#b"), ("a%3Fb", "a?b")])
+def test_table_at_an_odd_prefix_is_whole(prefix: str, name: str, s3: S3Server) -> None:
+    import obstore
+
+    bucket = s3.bucket()
+    lake = StoredDelta(f"s3://{bucket}/{prefix}", {"format": "delta", **s3.options}, Path(bucket))
+    log, store = log_of(lake), s3.store(bucket)
+    format = pinned(log, lake)
+    for number in (1, 2):
+        plan = plan_of(format, number)
+        files = files_of(
+            lake, log, plan, put=lambda to, data: obstore.put(store, f"{name}/{to}", data)
+        )
+        log.commit(plan, files)
+        assert log.found(plan)
+        assert log.version(plan) == number
+    assert offsets(lake) == [*range(20)]
+    assert {each.split("/")[0] for each in s3.objects(bucket)} == {name}
+
+
 def test_incomplete_delta_table_names_the_repair(tmp_path: Path) -> None:
     lake = make_lake("delta", tmp_path / "lake")
     lake.root.mkdir(parents=True)

@@ -162,11 +162,9 @@ def test_relative_folder_is_made_absolute(
     assert log.place() is not None
 
 
-@pytest.mark.parametrize(
-    ("name", "sign"), [("a%20b", "%20"), ("a#1", "#"), ("what?", "?"), ("a\\b", "\\")]
-)
+@pytest.mark.parametrize(("name", "sign"), [("a%20b", "%20"), ("a\\b", "\\")])
 def test_path_that_deltalake_misreads_is_refused(name: str, sign: str, tmp_path: Path) -> None:
-    """The table would be in another folder, or have no history that can be read."""
+    """The table would be in another folder."""
     folder = tmp_path / name
     with pytest.raises(ConfigurationError, match=re.escape(f"must have no {sign!r} in its path")):
         DeltaLog(lake_options({"destination": str(folder), "format": "delta"}))
@@ -174,10 +172,8 @@ def test_path_that_deltalake_misreads_is_refused(name: str, sign: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["a#1", "what?"])
-async def test_table_without_history_is_continued(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Earlier exports made such tables. Moved to another path, they have a history."""
+async def test_table_may_move_to_and_from_an_odd_path(name: str, tmp_path: Path) -> None:
+    """Deltalake itself finds no history of a table with such a path."""
     odd, good = tmp_path / name, tmp_path / "good"
 
     async def exported(root: Path) -> int:
@@ -193,15 +189,12 @@ async def test_table_without_history_is_continued(
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         cluster.append("t", 0, [b"first"])
-        assert await exported(good) == 1
-        assert "no history" not in caplog.text
-        for at, to, warned in ((good, odd, True), (odd, good, False)):
+        assert await exported(odd) == 1
+        for at, to in ((odd, good), (good, odd)):
             at.rename(to)
-            caplog.clear()
             cluster.append("t", 0, [b"more"])
             assert await exported(to) == 1
-            assert ("no history of a Delta table" in caplog.text) is warned
-        assert deltalake.DeltaTable(str(good)).to_pyarrow_table().num_rows == 3
+        assert deltalake.DeltaTable(str(odd)).to_pyarrow_table().num_rows == 3
 
 
 def test_misread_path_of_a_table_is_refused(tmp_path: Path) -> None:
@@ -211,9 +204,8 @@ def test_misread_path_of_a_table_is_refused(tmp_path: Path) -> None:
         DeltaLog(lake_options({"destination": str(tmp_path / "a%20b"), "format": "delta"}))
 
 
-@pytest.mark.parametrize("prefix", ["a%2520b", "a%3Fb", "a%23b"])
-def test_prefix_that_deltalake_misreads_is_refused(prefix: str) -> None:
-    given = {"format": "delta", "destination": f"s3://bucket/{prefix}"}
+def test_prefix_that_deltalake_misreads_is_refused() -> None:
+    given = {"format": "delta", "destination": "s3://bucket/a%2520b"}
     with pytest.raises(ConfigurationError, match="the prefix of a Delta table must have no"):
         DeltaLog(lake_options(given))
     DeltaLog(lake_options({**given, "destination": "s3://bucket/a%20b%25"}))

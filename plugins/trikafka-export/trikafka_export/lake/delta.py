@@ -6,7 +6,6 @@ A plan is one commit, identified by a transaction id of Delta (app id and versio
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import time
@@ -38,7 +37,6 @@ from .table_fit import check_fit, check_partitions, check_still
 from .table_log import KEY, commit_with_retries, sync
 from .waiting import responded
 
-_log = logging.getLogger("trikafka.export")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The first and last microsecond of the years that times in JSON can have.
 _FIRST_TIME = -62_135_596_800_000_000
@@ -46,8 +44,6 @@ _LAST_TIME = 253_402_300_799_999_999
 #: Parts of a folder's path with which deltalake cannot make a table. It looks for "a%20b" in "a b",
 #: and for "a\b" in "a/b".
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}" + (r"|\\" if os.sep == "/" else ""))
-#: Letters of a path for which deltalake finds no history of the table.
-_WITHOUT_HISTORY = re.compile(r"[#?]")
 #: The entries of a table's log that are read at a time.
 _ENTRIES = 100
 #: Table features that files which are merely added would violate.
@@ -90,9 +86,6 @@ class DeltaLog:
     def _check_path(self, root: Path) -> None:
         """Refuse a path that deltalake misreads.
 
-        A table without a history can be written and read. So where a table or plans exist, earlier
-        exports may continue, with a warning.
-
         Raises:
             ConfigurationError: The path is refused.
         """
@@ -101,28 +94,15 @@ class DeltaLog:
                 f"the folder of a Delta table must have no {found[0]!r} in its path, which "
                 f"deltalake takes for a part of an address: {root}"
             )
-        if (found := _WITHOUT_HISTORY.search(str(root))) is None:
-            return
-        if not (root / "_delta_log").exists() and not Path(self._store.own_title).exists():
-            raise ConfigurationError(
-                f"the folder of a new Delta table must have no {found[0]!r} in its path, with "
-                f"which deltalake finds no history of the table: {root}"
-            )
-        _log.warning(
-            "%s: deltalake finds no history of a Delta table with %r in its path: move the whole "
-            "folder to another path",
-            root,
-            found[0],
-        )
 
     def _check_prefix(self, url: str) -> None:
-        """Refuse a prefix of an object store that deltalake misreads, or has no history in.
+        """Refuse a prefix of an object store that deltalake misreads.
 
         Raises:
             ConfigurationError: The prefix is refused.
         """
         path = unquote(urlsplit(url).path)
-        if (found := _MISREAD.search(path) or _WITHOUT_HISTORY.search(path)) is not None:
+        if (found := _MISREAD.search(path)) is not None:
             raise ConfigurationError(
                 f"the prefix of a Delta table must have no {found[0]!r}, which deltalake misreads: "
                 f"{url}"
