@@ -14,7 +14,7 @@ import pytest
 from known_topics import add_records
 from s3_server import S3Server
 from test_lake_setup import begun
-from trikafka_export.destination import store_of
+from trikafka_export.destination import find_sink, store_of
 from trikafka_export.sink import FileSink
 
 import trikafka
@@ -237,6 +237,12 @@ async def test_format_before_a_path_makes_no_folder(
         with pytest.raises(ConfigurationError, match=f"format={name} .--format {name}."):
             async with FileSink.from_options({"destination": f"{name}:x"}):
                 pass
+    for format in ("delta", "iceberg"):
+        sink = find_sink(f"{format}:./x", {"format": format})
+        with pytest.raises(ConfigurationError, match="begins with a format, which is an option"):
+            async with sink:
+                pass
+    assert os.listdir(tmp_path) == ["delta:there"]
     for meant in ("./iceberg:x", "delta:there", "iceberg"):
         async with FileSink.from_options({"destination": meant}):
             pass

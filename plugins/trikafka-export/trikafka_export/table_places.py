@@ -79,16 +79,21 @@ def refuse_name(destination: str) -> None:
 
     Its name may be a table's, if pyiceberg knows a catalog, or it begins with a format.
     """
-    if (found := _FORMAT.match(destination)) and not os.path.exists(destination):
-        raise ConfigurationError(
-            f"{destination!r} begins with a format, which is an option: format={found[1]} "
-            f"(--format {found[1]}); write './{destination}' for a folder of that name"
-        )
+    refuse_prefix(destination)
     if _NAME.fullmatch(destination) and not os.path.exists(destination) and _has_catalogs():
         raise ConfigurationError(
             f"{destination!r} may be the name of an Iceberg table (pyiceberg knows catalogs here) "
             f"or a new folder: give format=iceberg (--format iceberg), or write './{destination}' "
             "for the folder"
+        )
+
+
+def refuse_prefix(destination: str) -> None:
+    """Raise :exc:`ConfigurationError` for a new destination that begins with a format. Blocks."""
+    if (found := _FORMAT.match(destination)) and not os.path.exists(destination):
+        raise ConfigurationError(
+            f"{destination!r} begins with a format, which is an option: format={found[1]} "
+            f"(--format {found[1]}); write './{destination}' for a folder of that name"
         )
 
 

@@ -27,6 +27,7 @@ from ..formats.schema_pinning import is_pinned
 from ..plan import NoColumnsError
 from ..sink import FileSink
 from ..sink_options import SinkOptions
+from ..table_places import refuse_prefix
 from .abandoned_plans import FilesGoneError
 from .waiting import restart
 
@@ -91,6 +92,7 @@ class LakeSink(FileSink):
 
         A new table without a known location cannot be locked yet.
         """
+        await self._thread(lambda: refuse_prefix(self._given))
         self._known = await self._asked(self._open_log)
         self._place = await self._asked(self._log.place)
         if self._place is not None:
