@@ -203,6 +203,25 @@ def test_closed_guardian_starts_nothing() -> None:
         guardian.spawn(["sleep", "60"], subprocess.DEVNULL)
 
 
+def test_guardian_closed_meanwhile_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread closes the guardian while a process starts."""
+    guardian = Guardian()
+    guardian.start()
+    rounds = iter(range(100))
+
+    class ClosedMeanwhile:
+        def __enter__(self) -> None:
+            if next(rounds) == 1:  # the process has been started, and the guardian hears of it
+                guardian.close()
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    monkeypatch.setattr(guardian, "_lock", ClosedMeanwhile())
+    with pytest.raises(BrokerError, match="was closed; start a new one"):
+        guardian.spawn(["sleep", "60"], subprocess.DEVNULL)
+
+
 @pytest.mark.usefixtures("stand_in")
 def test_cluster_without_guardian_cleans_up(
     temporary: Path,

@@ -109,8 +109,8 @@ class Guardian:
         Raises:
             BrokerError: The guardian is gone. The processes that it guarded have ended with it.
         """
-        if self._process is not None and self._process.poll() is not None:
-            code = self._process.returncode
+        process = self._process  # another thread may close this
+        if process is not None and (code := process.poll()) is not None:
             raise BrokerError(
                 f"The guardian process was ended from outside (code {code}); start a new cluster"
             )
@@ -182,16 +182,18 @@ class Guardian:
 
     def close(self) -> None:
         """Make the guardian kill all processes and remove all directories; wait for that."""
-        process = self._process
-        if process is None:
-            return
-        self._send("end")
-        self._process = None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdout.close()
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
+        # With the lock, no other thread uses the pipes while they are closed.
+        with self._lock:
+            process = self._process
+            if process is None:
+                return
+            _write(process, "end")
+            self._process = None
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdout.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
@@ -208,13 +210,17 @@ class Guardian:
 
     def _send(self, *command: str | int) -> None:
         """Send a command to the guardian process. No-op if it is gone."""
-        process = self._process
-        if process is None:
-            return
-        assert process.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(command).encode() + b"\n")
-            process.stdin.flush()
+        with self._lock:
+            if self._process is not None:
+                _write(self._process, *command)
+
+
+def _write(guardian: subprocess.Popen[bytes], *command: str | int) -> None:
+    """Write a command to the guardian process. No-op if it is gone."""
+    assert guardian.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        guardian.stdin.write(json.dumps(command).encode() + b"\n")
+        guardian.stdin.flush()
 
 
 def _wait_until_ready(guardian: subprocess.Popen[bytes]) -> None:
