@@ -240,10 +240,6 @@ class DirectoryStore(ExportStore):
         path = self.root / name
         yield path, path.stat().st_size
 
-    def read_data(self, name: str) -> bytes:
-        """Return the bytes of a file."""
-        return (self.root / name).read_bytes()
-
     def gone_of_last(self) -> list[str]:
         """Return the data files that the last manifest lists and that no longer exist.
 

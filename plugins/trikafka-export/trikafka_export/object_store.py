@@ -151,7 +151,7 @@ class ObjectStore(ExportStore):
             yield reader, reader.length
 
     def read_data(self, name: str) -> bytes:
-        """Return the bytes of an object."""
+        """Return the bytes of an object, by one request."""
         return self._objects.read(name)
 
     def _check_written(self, files: Sequence[WrittenFile]) -> None:

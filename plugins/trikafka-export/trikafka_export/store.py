@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from trikafka import ExportError
@@ -145,8 +146,17 @@ class ExportStore(ABC):
         """
 
     @abstractmethod
+    def explained(self, what: str) -> AbstractContextManager[None]:
+        """Turn the store's errors into an :exc:`ExportError` that says what was done.
+
+        Args:
+            what: What is being done, for the error's text.
+        """
+
     def read_data(self, name: str) -> bytes:
-        """Return the bytes of a file below the destination, by one request.
+        """Return the bytes of a file below the destination.
+
+        A remote store makes one request for them.
 
         Args:
             name: The file's name below the destination.
@@ -154,14 +164,8 @@ class ExportStore(ABC):
         Raises:
             FileNotFoundError: The file does not exist.
         """
-
-    @abstractmethod
-    def explained(self, what: str) -> AbstractContextManager[None]:
-        """Turn the store's errors into an :exc:`ExportError` that says what was done.
-
-        Args:
-            what: What is being done, for the error's text.
-        """
+        with self.open_data(name) as (opened, size):
+            return opened.read_bytes() if isinstance(opened, Path) else bytes(opened.read(size))
 
     def each(self, function: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
         """Return the results of ``function``, which asks the store, for all items.
