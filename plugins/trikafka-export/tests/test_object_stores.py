@@ -22,6 +22,7 @@ from test_stores import Bucket, export, finish, piece_of, planned, write
 from trikafka_broker.waiting import wait_until
 from trikafka_export.checking import check
 from trikafka_export.destination import find_sink, store_of
+from trikafka_export.lake.stores import lake_store
 from trikafka_export.object_address import ObjectAddress, ObjectStoreError
 from trikafka_export.object_store import ObjectStore
 from trikafka_export.objects import together
@@ -156,8 +157,12 @@ def test_export_at_a_former_prefix_is_named(place: Bucket, prefix: str, former: 
     new.open()
     assert new.load().last_number == 0
     export(old, 6)
-    with pytest.raises(ExportError, match=f"has no export, but 's3://{place.bucket}/{former}' has"):
-        new.load()
+    table = lake_store(f"s3://{place.bucket}/{prefix}", place.server.options)
+    for store in (new, table):
+        with pytest.raises(
+            ExportError, match=f"has no export, but 's3://{place.bucket}/{former}' has"
+        ):
+            store.load()
     new.close()
     old.close()
 

@@ -40,7 +40,8 @@ def lake_store(
         """An object store without checks of the data files, which only the table's log lists."""
 
         def _refuse_foreign(self) -> None:
-            pass
+            if keys is None:  # the keys of a table may not be good for another place
+                self._refuse_moved()
 
         def _check_written(self, files: Sequence[WrittenFile]) -> None:
             pass
