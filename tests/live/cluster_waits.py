@@ -16,14 +16,14 @@ from trikafka import Admin, open_admin
 PATIENT = {"broker.session.timeout.ms": 18_000}
 
 
-async def topic_reported(admin: Admin, topic: str, partitions: int, limit: float = 60) -> None:
+async def topic_reported(admin: Admin, topic: str, partitions: int, limit: float = 240) -> None:
     """Wait up to ``limit`` seconds until the brokers report ``topic`` with this many partitions."""
     with trio.fail_after(limit):
         while len((await admin.list_topics()).get(topic, ())) != partitions:  # noqa: ASYNC110
             await trio.sleep(0.05)
 
 
-async def topics_deleted(admin: Admin, topics: Collection[str], limit: float = 60) -> None:
+async def topics_deleted(admin: Admin, topics: Collection[str], limit: float = 240) -> None:
     """Delete topics, and wait up to ``limit`` seconds until the brokers report none of them.
 
     A broker that still has a deleted topic would take the records for the next one of that name.
@@ -34,7 +34,7 @@ async def topics_deleted(admin: Admin, topics: Collection[str], limit: float = 6
             await trio.sleep(0.02)
 
 
-async def settled(bootstrap: str, limit: float = 60) -> None:
+async def settled(bootstrap: str, limit: float = 240) -> None:
     """Wait until each transaction that is being completed now has its markers.
 
     A commit returns once it is decided, but readers see it only after the markers are written.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
-from cluster_waits import PATIENT
+from cluster_waits import PATIENT, topic_reported
 from test_groups_live import PARTITIONS, Stage, in_time, until
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
@@ -153,6 +153,7 @@ async def scene_of(bootstrap: str) -> AsyncIterator[tuple[Scene, trio.Nursery]]:
     topic = f"modern-{uuid.uuid4().hex[:8]}"
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({topic: NewTopic(PARTITIONS, 1)})
+        await topic_reported(admin, topic, PARTITIONS)
     scene = Scene(bootstrap, topic)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.write)
@@ -582,6 +583,7 @@ async def test_pattern_of_the_broker_finds_new_topics(quick_broker: KafkaCluster
     async def make(name: str) -> None:
         async with open_admin(bootstrap_servers=bootstrap) as admin:
             await admin.create_topics({name: NewTopic(2, 1)})
+            await topic_reported(admin, name, 2)
         async with open_producer(bootstrap_servers=bootstrap) as producer:
             await producer.send(name, name.encode())
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import topic_reported
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.trio_api import Cluster
 
@@ -134,6 +135,7 @@ async def made(cluster: Cluster) -> str:
     topic = f"t-{uuid.uuid4().hex[:8]}"
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topics({topic: NewTopic(1, 3)})
+        await topic_reported(admin, topic, 1)
     return topic
 
 

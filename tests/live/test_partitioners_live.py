@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 import trio
+from cluster_waits import topic_reported
 from confluent_kafka import Producer
 
 from trikafka import NewTopic, from_properties, open_admin, open_producer
@@ -56,6 +57,7 @@ async def topic(kafka_broker: KafkaBroker) -> str:
     name = f"partitioners-{uuid.uuid4().hex[:8]}"
     async with open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
         await admin.create_topics({name: NewTopic(PARTITIONS, 1)})
+        await topic_reported(admin, name, PARTITIONS)
     return name
 
 

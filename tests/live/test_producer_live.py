@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import kafka
 import pytest
 import trio
+from cluster_waits import topic_reported
 from trikafka_broker.trio_api import Cluster
 
 from trikafka import NewTopic, TopicPartition, open_admin, open_consumer, open_producer
@@ -25,6 +26,7 @@ async def make_topic(bootstrap: str, partitions: int, **config: str) -> str:
     replicas = min(3, len(bootstrap.split(",")))
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({name: NewTopic(partitions, replicas, config)})
+        await topic_reported(admin, name, partitions)
     return name
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import kafka
 import pytest
 import trio
-from cluster_waits import PATIENT
+from cluster_waits import PATIENT, topic_reported
 from kafka.errors import KafkaError
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
@@ -45,6 +45,7 @@ async def make_topic(bootstrap: str, replicas: int = 1, **config: str) -> str:
     name = f"sequences-{uuid.uuid4().hex[:8]}"
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({name: NewTopic(1, replicas, config)})
+        await topic_reported(admin, name, 1)
     return name
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import trio
-from cluster_waits import settled
+from cluster_waits import settled, topic_reported
 from trikafka_broker import Cluster
 from trikafka_broker.cluster import KafkaCluster
 
@@ -41,6 +41,7 @@ async def filled(cluster: Cluster, topic: str, partitions: int = 3, copies: int 
     """Make a topic with ``COUNT`` records in each partition."""
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topics({topic: NewTopic(partitions, copies)})
+        await topic_reported(admin, topic, partitions)
     async with trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for number in range(COUNT):
             for part in range(partitions):
@@ -390,6 +391,7 @@ async def test_example_handles_each_order_once(cluster: Cluster) -> None:
     servers = cluster.bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics({"orders": NewTopic(3, 3)})
+        await topic_reported(admin, "orders", 3)
     async with trikafka.open_producer(bootstrap_servers=servers) as producer:
         for number in range(300):
             customer = f"c{number % 10}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from cluster_waits import PATIENT, settled
+from cluster_waits import PATIENT, settled, topic_reported
 from kafka.protocol.producer import InitProducerIdRequest
 from trikafka_broker.trio_api import Cluster
 
@@ -46,6 +46,7 @@ async def make_topic(bootstrap: str, partitions: int = 3) -> str:
     replicas = min(3, len(bootstrap.split(",")))
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({name: NewTopic(partitions, replicas)})
+        await topic_reported(admin, name, partitions)
     return name
 
 
@@ -138,6 +139,7 @@ async def test_record_refused_at_the_commit_aborts(kafka_broker: KafkaBroker) ->
     bootstrap, topic = kafka_broker.bootstrap_servers, f"transactions-{uuid.uuid4().hex[:8]}"
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({topic: NewTopic(1, 1, config={"max.message.bytes": "1000"})})
+        await topic_reported(admin, topic, 1)
     async with trikafka.open_producer(
         bootstrap_servers=bootstrap, transactional_id=topic, linger_ms=0
     ) as producer:
