@@ -54,8 +54,10 @@ def wait_until_nothing_is_left(temporary: Path) -> None:
     """Wait until no process of a cluster runs, and its files are gone."""
 
     def left() -> list[str]:
-        processes = processes_naming(str(temporary))
-        return [*map(command_line, processes), *map(str, temporary.rglob("*"))]
+        # os.walk() passes over a folder that is removed meanwhile; Path.rglob() would raise.
+        walk = os.walk(temporary)
+        files = (f"{folder}/{name}" for folder, inner, names in walk for name in [*inner, *names])
+        return [*map(command_line, processes_naming(str(temporary))), *files]
 
     assert eventually(lambda: not left()), left()
 
