@@ -166,7 +166,7 @@ def snapshot(*replicas: tuple[int, ...], topic: str = "t", error_code: int = 0) 
 
 def test_racks_are_those_of_the_replicas() -> None:
     seen = AssignableTopics.from_snapshot(snapshot((0, 1), (2,), (1, 2, 99)), ["t", "unknown"])
-    assert dict(seen) == {"t": [0, 1, 2]}
+    assert dict(seen) == {"t": (0, 1, 2)}
     assert seen.racks == {T0: {"a", "b"}, TopicPartition("t", 2): {"b"}}
     assert "unknown" not in seen
     assert dict(AssignableTopics.from_snapshot(snapshot((0,), error_code=3), ["t"])) == {}

@@ -217,8 +217,8 @@ class _Held(_HeldRecords):
         held = self._leave(clean=clean)
         if cut:
             raise self._cut()
-        if clean and not held and not self._has_acknowledged():
-            raise self._lost_error()
+        if clean and not held:
+            raise self._why_not_held()
 
     @trio.lowlevel.enable_ki_protection
     def _leave(self, *, clean: bool) -> bool:
@@ -262,9 +262,12 @@ class _Held(_HeldRecords):
             held = self._leave(clean=error is None)
         if scope.cancelled_caught:
             raise self._cut() from None
-        if error is None and not held and not self._has_acknowledged():
-            raise self._lost_error()
+        if error is None and not held:
+            raise self._why_not_held()
         return False
+
+    def _why_not_held(self) -> LockLostError:
+        return self._cut() if self._has_acknowledged() else self._lost_error()
 
     def _cut(self) -> LockLostError:
         acknowledged = self._has_acknowledged()
