@@ -166,7 +166,7 @@ async def test_error_of_a_validation_is_the_partitions_own(autojump_clock: Clock
             assert "UNKNOWN_LEADER_EPOCH" not in "".join(await stalled())
 
 
-async def test_errors_of_a_validation_in_one_response_are_kept_apart(
+async def test_errors_of_one_validation_are_kept_apart(
     autojump_clock: Clock,
 ) -> None:
     codes = {0: ErrorCode.UNKNOWN_LEADER_EPOCH, 1: ErrorCode.KAFKA_STORAGE_ERROR}

@@ -304,7 +304,7 @@ async def test_unusable_changed_files_are_logged_once(
     ]
 
 
-async def test_files_are_tried_again_after_a_failure_of_the_system(
+async def test_refused_files_are_tried_again_later(
     monkeypatch: pytest.MonkeyPatch,
     autojump_clock: MockClock,
     tmp_path: Path,

@@ -84,7 +84,7 @@ async def test_store_of_a_cancelled_caller_is_opened_once(
     assert opening.opened == 1
 
 
-async def test_changed_slow_store_holds_up_dials_for_their_limit(
+async def test_slow_store_delays_a_dial_by_its_limit(
     opening: SlowOpening,
     mock_clock: MockClock,
     tmp_path: Path,
@@ -114,7 +114,7 @@ async def test_changed_slow_store_holds_up_dials_for_their_limit(
     assert opening.opened == 1
 
 
-async def test_refused_slow_store_is_opened_once_for_all_dials(
+async def test_slow_store_is_opened_once_for_all_dials(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened = []
@@ -135,7 +135,7 @@ async def test_refused_slow_store_is_opened_once_for_all_dials(
     assert len(opened) == len(caplog.records) == 1
 
 
-async def test_broker_is_dialled_while_a_changed_store_is_opened(
+async def test_broker_is_dialled_beside_a_slow_store(
     opening: SlowOpening, mock_clock: MockClock, tmp_path: Path
 ) -> None:
     file = tmp_path / "me"
@@ -157,7 +157,7 @@ async def test_broker_is_dialled_while_a_changed_store_is_opened(
             await asked.outcome()
 
 
-async def test_slow_store_for_a_token_endpoint_stops_no_other_task(
+async def test_slow_oauth_store_stops_no_other_task(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     opening = SlowOpening()

@@ -159,7 +159,7 @@ async def test_rule_that_concerns_one_response_is_right(autojump_clock: MockCloc
             await producer.send("u", b"x")
 
 
-async def test_rules_for_users_brokers_and_deleted_topics_are_right(
+async def test_rules_may_name_users_and_deleted_topics(
     autojump_clock: MockClock,
 ) -> None:
     """Each met another request first."""

@@ -487,7 +487,7 @@ def test_owner_keeps_or_reports_its_lock(place: Bucket) -> None:
         place.store().open()
 
 
-def test_lock_that_was_not_released_stops_no_own_export(place: Bucket) -> None:
+def test_unreleased_lock_stops_no_own_export(place: Bucket) -> None:
     """The store fails at the end of an export, and the same process exports again."""
     store = place.store()
     store.open()

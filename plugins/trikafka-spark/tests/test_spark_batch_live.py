@@ -60,7 +60,7 @@ async def test_program_of_the_moving_page_runs(
     assert printed == [17]
 
 
-async def test_views_read_and_insert_whatever_timestamp_means(
+async def test_views_work_with_timestamp_ntz(
     spark: SparkSession, kafka_broker: Any, new_topic: Any
 ) -> None:
     """Times are instants, also where the plain name TIMESTAMP means a type without a zone."""
