@@ -160,7 +160,7 @@ async def test_partition_is_read_once_it_has_a_leader(
 async def test_wait_for_a_leader_is_warned_of(
     autojump_clock: Clock, capfdbinary: pytest.CaptureFixture[bytes], alone: bool
 ) -> None:
-    """Nothing is read before: the last records are counted back from the end, or it is the only one."""
+    """The last records are counted back from the end, or no other partition is wanted."""
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         cluster.move_leader("t", 1, None)
         if alone:
