@@ -736,7 +736,7 @@ async def test_hanging_provider_is_the_cause_at_opening(
         assert trio.current_time() == 10
 
 
-async def test_slow_provider_has_more_time_at_the_next_dial(autojump_clock: MockClock) -> None:
+async def test_slow_provider_gets_more_time_later(autojump_clock: MockClock) -> None:
     """KIP-601: only a broker that took too long got a longer limit."""
 
     async def provider() -> str:

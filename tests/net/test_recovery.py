@@ -132,7 +132,7 @@ async def test_silent_cluster_is_dialled_again(
             ) in caplog.text
 
 
-async def test_rebootstrap_without_patience_is_no_busy_loop(autojump_clock: Clock) -> None:
+async def test_rebootstraps_without_waits_do_not_spin(autojump_clock: Clock) -> None:
     """Each rebootstrap ends the reconnect back-offs; one for each round left no wait at all."""
     async with ScriptedCluster() as cluster:
 

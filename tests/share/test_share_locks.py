@@ -97,7 +97,7 @@ async def test_a_call_before_the_cut_counts(
                     if ends == "late and cut":
                         await trio.lowlevel.checkpoint()
             await queue.flush()
-            assert ("acknowledged, as it has asked" in caplog.text) is ("late" in ends)
+            assert ("acknowledged, as the handler asked" in caplog.text) is ("late" in ends)
         assert states(cluster) == ["acknowledged"]
 
 

@@ -86,7 +86,8 @@ class Connection:
         self._session = Session()
         # Cancelled by the first request of a reauthentication.
         self._unasked = trio.CancelScope()
-        #: True after the first request of SASL. Before it, the client may wait for its own credentials.
+        #: True after the first request of SASL. Before it, the client may wait for its own
+        #: credentials.
         self.authenticating = False
         self._used = False  # it has been READY, so requests of the client may be in flight
         self._next_id = 0

@@ -9,8 +9,8 @@ import trio
 
 from ..config import ClientConfig
 
-#: The shortest wait (ms) before a broker is dialled again, whatever the settings say. A refused dial
-#: ends at once, so with a wait of 0 the program would do nothing else.
+#: The shortest wait (ms) before a broker is dialled again, whatever the settings say. A refused
+#: dial ends at once, so with a wait of 0 the program would do nothing else.
 _LEAST_RECONNECT_MS = 10.0
 _random = random.Random()
 

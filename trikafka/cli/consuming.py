@@ -105,7 +105,8 @@ class Consuming:
         partition out, and fails when it has read the others.
 
         Raises:
-            click.ClickException: A topic or partition does not exist, or the only one has no leader.
+            click.ClickException: A topic or partition does not exist, or no other partition is
+                wanted than one without a leader.
             AdminErrors: None of several partitions has a leader.
         """
         wait = _ELECTED_WITHIN if self._ends_by_itself and self._plan.group is None else 0
@@ -246,9 +247,9 @@ class Consuming:
         unknown = consumer.assignment() - ends.keys()
         if unknown - self._leaderless.keys() or (unknown and now >= self._asked + _LOOK):
             self._asked = now
-            led = await self._led(consumer, unknown)
-            ends.update(await self._ends(consumer, led))
-            self._leaderless = {tp: self._leaderless.get(tp, now) for tp in unknown - led}
+            there = await self._led(consumer, unknown)
+            ends.update(await self._ends(consumer, there))
+            self._leaderless = {tp: self._leaderless.get(tp, now) for tp in unknown - there}
         lost = {
             tp
             for tp, since in self._leaderless.items()
@@ -272,7 +273,7 @@ class Consuming:
     ) -> set[TopicPartition]:
         """Return those of the partitions that have a leader."""
         topics = sorted({tp.topic for tp in places})
-        if self._leaderless:
+        if self._leaderless:  # partitions_for() would return what is known since then
             await consumer.topic_ids(topics)
         known = {topic: await consumer.partitions_for(topic) for topic in topics}
         return set(places) - without_leader(known)

@@ -188,8 +188,9 @@ class Lease:
     def give_up(self) -> None:
         """Stop renewing the lock, and release it at once if :meth:`acquire` is just taking it.
 
-        A later export of this process takes it at once: :meth:`release` may wait for a silent store.
-        Any thread may call; never blocks. In a fork, the lock stays its parent's.
+        A later export of this process may take the lock at once: the store may be silent, and
+        :meth:`release` would wait for it. In a fork, the lock stays its parent's. Any thread may
+        call; never blocks.
         """
         self._ended.set()
         if self._pid == os.getpid():

@@ -119,8 +119,8 @@ class StoreObjects(Objects):
                 # fail. obstore reports an existing object then.
                 if not delays:
                     raise ObjectStoreError(
-                        f"{self.title}/{name}: the store refuses the write because of another write "
-                        "of this object, which it does not finish"
+                        f"{self.title}/{name}: the store refuses the write because of another "
+                        "write of this object, which does not end"
                     ) from None
                 time.sleep(delays.pop(0))
             except ObjectStoreError:

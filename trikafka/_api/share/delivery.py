@@ -188,7 +188,7 @@ class _Held(_HeldRecords):
             "its records are %s (does the handler wait in a thread, or shielded?)",
             acquired.partition,
             acquired.offsets[self._start],
-            "acknowledged, as it has asked" if self._has_acknowledged() else "released",
+            "acknowledged, as the handler asked" if self._has_acknowledged() else "released",
         )
         self._parts.core.holdings.outlasted(self)
         acquired.release_overdue(self._start, self._stop, self._verdict or _RELEASE, _TOO_LONG)
@@ -267,6 +267,7 @@ class _Held(_HeldRecords):
         return False
 
     def _why_not_held(self) -> LockLostError:
+        """Return the error of a block that has ended cleanly, but too late."""
         return self._cut() if self._has_acknowledged() else self._lost_error()
 
     def _cut(self) -> LockLostError:
@@ -304,9 +305,9 @@ class _Held(_HeldRecords):
         acquired.decide(start, stop, verdict)
 
     def _has_acknowledged(self) -> bool:
-        """Return whether a call of the program counts that accepts or rejects some records.
+        """Return whether the program has accepted or rejected records, and that call counts.
 
-        A lost lock clears such a call. A block that did not end in its time was decided by it.
+        A lost lock clears the call. Where a block does not end in time, the call decides.
         """
         return bool(self._verdict and self._verdict.strip(_RELEASE))
 
