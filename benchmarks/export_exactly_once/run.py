@@ -29,8 +29,8 @@ _ROWS = 20_000
 class Options:
     """The settings of a run.
 
-    ``pause`` is the longest time for which an exporter works, in seconds. Every ``spark_every``-th
-    exporter works with Spark.
+    ``pause`` is the longest time for which an exporter works, in seconds. Every second exporter
+    works longer, until it has committed a file. Every ``spark_every``-th exporter works with Spark.
     """
 
     seed: int
@@ -139,7 +139,10 @@ async def run(
                 servers, root, log, "--every", "200ms", "--max-records-per-file", "50000", *how
             ) as process:
                 await _begun(process, root)
+                files = figures.files
                 await trio.sleep(chance.uniform(0, pause))
+                if figures.kills % 2:
+                    await _until(lambda files=files: figures.files > files, process)  # type: ignore[misc]
             figures.kills += 1
             killed = f"{figures.kills} exporters and {figures.broker_kills} brokers killed"
             say(f"{killed}; {figures.fed:,} fed, {figures.files:,} files")
@@ -157,14 +160,29 @@ async def _begun(process: subprocess.Popen[bytes], root: Path) -> None:
     A kill while its Python is still starting would prove nothing.
     """
     lock = root / "_trikafka" / "lock"
-    mine = f":{process.pid}\n"
-    with trio.move_on_after(30):
-        while process.poll() is None and not (lock.exists() and lock.read_text().endswith(mine)):  # noqa: ASYNC110  (files have no events)
+
+    def held() -> bool:
+        try:
+            return lock.read_text().endswith(f":{process.pid}\n")
+        except FileNotFoundError:
+            return False
+
+    await _until(held, process)
+
+
+async def _until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    """Wait until this is true or the process has ended, for two minutes at most."""
+    with trio.move_on_after(120):
+        while process.poll() is None and not true():  # noqa: ASYNC110  (files have no events)
             await trio.sleep(0.02)
 
 
 async def _feed(options: Options, servers: str, figures: Figures) -> None:
-    """Send records at a rate that lasts about as long as the kills do."""
+    """Send records at a rate that lasts about as long as the kills do.
+
+    A slow exporter may start after all of that time. So each kill releases a part of the records:
+    every exporter has something to do.
+    """
     table = pa.table(
         {"value": pa.array([b"%060d" % number for number in range(_ROWS)], pa.binary())}
     )
@@ -174,6 +192,8 @@ async def _feed(options: Options, servers: str, figures: Figures) -> None:
         bootstrap_servers=servers, delivery_timeout_ms=600_000
     ) as producer:
         while figures.fed < options.records:
+            while figures.fed * options.kills > options.records * (figures.kills + 0.9):  # noqa: ASYNC110
+                await trio.sleep(0.05)
             await producer.send_arrow(
                 TOPIC, table.slice(0, rows), partition=(figures.fed // rows) % options.partitions
             )

@@ -26,6 +26,8 @@ def librdkafka() -> None:
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "group.protocol": PROTOCOL,
+        # The rebalance timeout, too: after it a member that lost its assignment is removed.
+        "max.poll.interval.ms": 60_000,
     }
     if PROTOCOL == "classic":
         settings |= {
