@@ -161,7 +161,7 @@ def test_option_beside_a_variable_is_named(
         (("groups", "list", "-h"), "groups list"),
         (("groups", "-o", "json", "describe", "-h"), "groups describe"),
         (("groups", "delete", "-h"), "groups delete"),
-        (("groups", "--describe", "lag", "-h"), "groups"),
+        (("groups", "--describe", "-h", "--", "lag"), "groups"),
         (("cluster", "-h", "health"), "cluster health"),
         (("groups", "-h", "--", "lag"), "groups"),
         (("groups", "-h", "-o", "json", "--", "lag"), "groups"),
@@ -173,6 +173,23 @@ def test_options_may_stand_before_a_verb(
     ended = command(*args)
     assert ended.out.decode().startswith(f"Usage: trikafka {path} [OPTIONS]")
     assert ended.code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (("groups", "--delete", "lag", "g"), "'groups lag' has no option --delete; if 'lag' is"),
+        (("groups", "--describe", "list"), "'groups list' has no option --describe; if 'list' is"),
+        (("cluster", "--watch", "1", "features"), "no such option --watch"),
+    ],
+)
+def test_verb_behind_a_foreign_option_is_refused(
+    command: Command, args: tuple[str, ...], error: str
+) -> None:
+    """``groups --delete lag g`` would delete two groups."""
+    ended = command(*args)
+    assert error in ended.err
+    assert ended.code == 2
 
 
 def test_every_hinted_word_is_a_command() -> None:

@@ -74,7 +74,7 @@ class WithVerbs(click.Command):
 
     Any other first argument is the command's: ``trikafka groups NAME`` shows a group. If the
     command has no arguments, the error about another word suggests a verb. Options that the verb
-    has may stand before it; a word after ``--`` is an argument. ``words`` maps words of other tools
+    has may stand before it, and others are refused there; a word after ``--`` is an argument. ``words`` maps words of other tools
     to the command lines that are meant. If a command with arguments gets a word that is usually a
     verb, and options that it does not have, the error has the hint of ``habits``.
     """
@@ -92,8 +92,18 @@ class WithVerbs(click.Command):
     ) -> click.Context:
         options, rest = self._split(args, parent)
         verb = self.verbs.get(rest[0]) if rest else None
-        if verb is not None and _takes(verb, options, parent):
-            return verb.make_context(f"{info_name} {rest[0]}", options + rest[1:], parent, **extra)
+        if verb is not None:
+            line = f"{info_name} {rest[0]}"
+            foreign = _foreign_option(verb, options, parent)
+            if foreign is None:
+                return verb.make_context(line, options + rest[1:], parent, **extra)
+            # "groups --delete lag g" would delete the groups "lag" and "g", but whoever wrote it
+            # may have wanted to see the lag of g.
+            if not extra.get("resilient_parsing"):
+                text = f"'{line}' has no option {foreign}"
+                if not self._takes_no_argument:
+                    text += f"; if '{rest[0]}' is meant as an argument, write -- before it"
+                raise click.UsageError(text, click.Context(self, parent, info_name))
         # The completion of a shell shows no errors: it parses leniently.
         if self._takes_no_argument and rest and not extra.get("resilient_parsing"):
             near = get_close_matches(rest[0], [*self.verbs, *self.words], n=1)
@@ -142,15 +152,17 @@ class WithVerbs(click.Command):
         return args[:before], args[before:]
 
 
-def _takes(verb: click.Command, options: list[str], parent: click.Context | None) -> bool:
-    """Return whether a verb has options that stand before it: the word may also be an argument."""
-    if not options:
-        return True
+def _foreign_option(
+    verb: click.Command, options: list[str], parent: click.Context | None
+) -> str | None:
+    """Return the first of the options that a verb does not have; ``None`` if it has all."""
     try:
         verb.make_parser(click.Context(verb, parent)).parse_args(list(options))
-    except click.UsageError:
-        return False
-    return True
+    except click.NoSuchOption as error:
+        return error.option_name
+    except click.UsageError:  # the verb says so
+        pass
+    return None
 
 
 def complete_verbs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
