@@ -216,6 +216,30 @@ async def test_life_of_a_token_is_in_its_claims(
     assert requests == ([1, 1, 2] if kept else [1, 2, 3])
 
 
+async def test_life_of_a_token_counts_from_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow endpoint may have made the token long before its response arrives."""
+    now = 1_000.0
+    monkeypatch.setattr("trikafka._net.oauth.time.monotonic", lambda: now)
+
+    def serve(opened: socket.socket, server: Server) -> None:
+        nonlocal now
+        if server.requests:
+            server.read(opened)
+            opened.sendall(b"HTTP/1.0 503 Unavailable\r\nContent-Length: 0\r\n\r\n")
+        else:
+            now = 1_020.0
+            says({"access_token": "x", "expires_in": 50})(opened, server)
+
+    with serving(serve) as server:
+        tokens = ClientCredentials(config(**settings(server.url())))
+        assert (await tokens.token()).value == "x"
+        now = 1_049.0
+        assert (await tokens.token()).value == "x"
+        now = 1_051.0
+        with pytest.raises(CredentialsUnavailableError):
+            await tokens.token()
+
+
 async def test_cut_response_is_retriable() -> None:
     def serve(opened: socket.socket, server: Server) -> None:
         server.read(opened)

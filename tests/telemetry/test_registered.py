@@ -190,3 +190,18 @@ def test_totals_of_the_application() -> None:
     meter.confirm()
     count = 3  # the application's counter has begun again
     assert total(delta=True) == (3, 60)
+
+
+def test_failed_read_confirms_no_lost_growth() -> None:
+    """A push was lost, and the next one, which arrives, is without the metric."""
+    time = Time()
+    meter = Meter(PRODUCER, time.clock, time.wall)
+    meter.select([NAME])
+    count: float = 5
+    meter.register(RegisteredMetric(NAME, lambda: count, "total", None))
+    assert [point.value for metric in meter.collect(delta=True) for point in metric.points] == [5]
+    count = math.nan
+    assert meter.collect(delta=True) == ()
+    meter.confirm()
+    count = 7
+    assert [point.value for metric in meter.collect(delta=True) for point in metric.points] == [7]

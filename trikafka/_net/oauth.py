@@ -153,6 +153,7 @@ class ClientCredentials:
         )
         self._requests += 1
         self._failure = None
+        asked_at = time.monotonic()
         with trio.move_on_after(self._limit):
             try:
                 answer = await trio.to_thread.run_sync(
@@ -163,9 +164,11 @@ class ClientCredentials:
         if isinstance(answer, TrikafkaError):
             raise answer
         self._token, lifetime = answer
-        self._received_at = now = time.monotonic()
-        self._renew_at = now + lifetime * _RENEW_AFTER
-        self._expires_at = now + lifetime
+        self._received_at = time.monotonic()
+        # A life counts from the moment at which the endpoint made the token. The endpoint may have
+        # done that long before its response arrives, but not before the request.
+        self._renew_at = asked_at + lifetime * _RENEW_AFTER
+        self._expires_at = asked_at + lifetime
 
     def _context(self) -> ssl.SSLContext:
         """Return the context for TLS with the endpoint.

@@ -78,6 +78,9 @@ class RegisteredMetric:
                     error,
                     exc_info=error,
                 )
+            # The collection before may be unconfirmed. This one, which lacks the metric, must not
+            # confirm it.
+            self._collected = self._confirmed
             return None
         return value
 
