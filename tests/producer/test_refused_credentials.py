@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import trio
 from producing import opened, values
 from trio.testing import MockClock as Clock
 
-from trikafka import AuthenticationError, Producer
+from trikafka import AuthenticationError, HandshakeError, Producer
 from trikafka._net.refusals import REFUSED_FOR
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster, respond
@@ -135,6 +136,39 @@ async def test_changed_password_is_tried_soon(autojump_clock: Clock) -> None:
             await trio.sleep(2)
             await producer.send("t", b"y")
         assert values(cluster) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("refused_by", ["the broker", "TLS"])
+async def test_waiting_record_follows_new_credentials_soon(
+    refused_by: str, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record waits for a leader, so only the refresh of metadata dials."""
+    rotating = {name: value for name, value in PLAIN.items() if not name.startswith("sasl_plain")}
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        guard = Guarded(cluster)
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            if refused_by == "TLS" and not guard.welcome:
+                raise HandshakeError("the certificate has expired") from ssl.SSLError()
+            return await cluster.dial(host, port)
+
+        async with opened(
+            cluster, **rotating, sasl_credentials=lambda: ("alice", "wonder"), dial=dial
+        ) as producer:
+            await producer.send("t", b"x")
+            cluster.move_leader("t", 0, None)
+            ack = producer.send_nowait("t", b"y")
+            await trio.sleep(1)
+            guard.shut()
+            await trio.sleep(10)
+            assert not ack.done
+            guard.welcome = True
+            cluster.move_leader("t", 0, 0)
+            with trio.fail_after(2):
+                await ack.wait()
+        said = [record.message for record in caplog.records if record.levelname == "ERROR"]
+        assert len(said) == 1
+        assert said[0].endswith("; it asks again after 1 s")
 
 
 async def test_new_token_is_tried_soon(autojump_clock: Clock) -> None:

@@ -380,6 +380,10 @@ class Brokers:
         """The time when this client may authenticate again after a refusal; else a past time."""
         return self._refusals.until
 
+    def pause_after(self, error: AuthenticationError) -> float:
+        """Return how long (seconds) the background waits after a refusal before it asks again."""
+        return self._refusals.pause_after(error)
+
     def ready(self, node: Node, purpose: Purpose) -> Connection | None:
         """Return the negotiated connection to ``node``, if there is one and the client is open."""
         slot = self._slots.get(_Key(node.node_id, node.host, node.port, purpose))

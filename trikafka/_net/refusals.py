@@ -8,6 +8,7 @@ brokers together, until one succeeds. A broker that has refused is left alone fo
 from __future__ import annotations
 
 import math
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -40,7 +41,7 @@ class Refusals:
     def __init__(self, config: ClientConfig) -> None:
         #: True if all authentications use one password, of the settings.
         self.fixed = config.sasl_mechanism in _PASSWORDS and config.sasl_credentials is None
-        self._for = REFUSED_FOR if self.fixed else REFUSED_TOKEN_FOR
+        self._for = REFUSED_TOKEN_FOR if config.sasl_mechanism and not self.fixed else REFUSED_FOR
         # By address: until when it is left alone, and why.
         self._of_brokers: dict[tuple[str, int], tuple[float, AuthenticationError]] = {}
         # The refusals since the last success.
@@ -63,6 +64,17 @@ class Refusals:
         if error.code is not None:
             now = trio.current_time()
             self._of_brokers.setdefault((node.host, node.port), (now + self._for, again(error)))
+
+    def pause_after(self, error: AuthenticationError) -> float:
+        """Return how long (seconds) the background waits after a refusal before it asks again.
+
+        The wait is short where the next attempt may succeed and can lock no account: each dial has
+        credentials of its own, or TLS failed, whose files may have been replaced by then.
+        """
+        if error.code is not None:
+            return self._for
+        # Without a code and without TLS, the source of tokens or credentials has refused.
+        return REFUSED_TOKEN_FOR if isinstance(error.__cause__, ssl.SSLError) else REFUSED_FOR
 
     async def check(self, node: Node) -> None:
         """Raise the broker's refusal, if it is recent.

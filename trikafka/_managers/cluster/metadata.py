@@ -27,6 +27,8 @@ from ..._net.addresses import impossible, is_possible
 from ..._net.brokers import Brokers, Purpose
 from ..._net.deadlines import within
 from ..._net.interrupts import interrupts_unwrapped
+from ..._net.refusals import REFUSED_FOR
+from ..._net.reminders import Reminder
 from ..._net.retry import Retry
 from ..._net.session import CredentialsUnavailableError
 from ..._net.singleflight import SingleFlight, StartSoon
@@ -57,9 +59,6 @@ _STAGGER = 1.0
 #: least.
 _TIMES_SLOWER = 10.0
 _SHORTEST_STAGGER = 0.1
-#: How long (seconds) a refresh waits after the brokers have refused the client's credentials: many
-#: attempts in a row lock an account.
-_REFUSED = 30.0
 #: The partitions of a topic are numbered from 0. A response may leave out at most this many of
 #: them.
 _MOST_MISSING = 10_000
@@ -335,6 +334,7 @@ class Metadata:
     async def run(self) -> None:
         """Refresh when the snapshot is stale or old; retry a failed refresh after a wait."""
         retry = Retry(self._config)
+        refused = Reminder()
         while True:
             with trio.move_on_after(self._next_refresh()):
                 await self._update_requested.wait()
@@ -342,14 +342,19 @@ class Metadata:
             try:
                 await self._fly(lambda: self._lacks(self._wanted, everything=self._wants_all))
                 retry.reset()
+                refused.forget()
                 # Errors of many partitions at the same time lead to one refresh.
                 await trio.sleep(self._config.retry_backoff_ms / 1000)
             except AuthenticationError as error:
-                _log.error(
-                    "the brokers refuse this client: %s; it asks again after %g s", error, _REFUSED
-                )
+                pause = self._brokers.pause_after(error)
+                now = trio.current_time()
+                if pause >= REFUSED_FOR or refused.is_due(now):
+                    refused.logged(now)
+                    _log.error(
+                        "the brokers refuse this client: %s; it asks again after %g s", error, pause
+                    )
                 self._update_requested.set()
-                await trio.sleep(_REFUSED)
+                await trio.sleep(pause)
             except TrikafkaError as error:
                 _log.debug(
                     "metadata refresh failed (%d in a row before): %s", retry.failures, error
