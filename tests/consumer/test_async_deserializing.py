@@ -198,6 +198,19 @@ async def test_failed_function_is_called_again(autojump_clock: Clock, way: str, 
         assert all(isinstance(error.__cause__, ConnectionError) for error, _ in failed)
 
 
+async def test_failure_in_a_nursery_has_its_own_name(autojump_clock: Clock) -> None:
+    async def fail() -> None:
+        raise LookupError("no such schema")
+
+    async def nested(data: bytes) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+
+    async with reading(Registry(), 1, value_deserializer=nested) as (_, consumer):
+        with pytest.raises(DeserializationError, match=r"\(LookupError\)"):
+            await consumer.receive()
+
+
 @pytest.mark.parametrize("way", ["receive", "batch"])
 async def test_failing_record_can_be_skipped(autojump_clock: Clock, way: str) -> None:
     registry = Registry()
@@ -218,9 +231,16 @@ async def test_failing_record_can_be_skipped(autojump_clock: Clock, way: str) ->
         assert got == [0, 1, 3, 4]
 
 
-async def test_cut_function_that_fails_is_no_error(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("nursery", [True, False])
+async def test_cut_function_that_fails_is_no_error(autojump_clock: Clock, nursery: bool) -> None:
     """What a function raises because it is cancelled says nothing of its record."""
     cut: list[bytes] = []
+
+    async def nested(data: bytes) -> int:
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(clumsy, data)
+            await trio.sleep(1.0)
+        return int(data)
 
     async def clumsy(data: bytes) -> int:
         try:
@@ -230,7 +250,8 @@ async def test_cut_function_that_fails_is_no_error(autojump_clock: Clock) -> Non
             raise ConnectionError("closed") from None
         return int(data)
 
-    async with reading(Registry(), 1, value_deserializer=clumsy) as (_, consumer):
+    given = nested if nursery else clumsy
+    async with reading(Registry(), 1, value_deserializer=given) as (_, consumer):
         with trio.move_on_after(0.5):
             await consumer.receive()
         assert cut == [b"0"]

@@ -738,6 +738,93 @@ async def test_failing_provider_is_the_cause_at_opening(
     assert (type(failure), str(failure)) in [(type(one), str(one)) for one in causes]
 
 
+async def fail_in_a_nursery(*errors: Exception) -> None:
+    """Raise the errors as an async function of the user does that opens a nursery."""
+    everyone_fails = trio.Event()
+
+    async def fail(error: Exception) -> None:
+        try:
+            await everyone_fails.wait()
+        finally:
+            raise error
+
+    async with trio.open_nursery() as nursery:
+        for error in errors:
+            nursery.start_soon(fail, error)
+        everyone_fails.set()
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind", "says"),
+    [
+        ([KafkaConnectionError("away")], CredentialsUnavailableError, "KafkaConnectionError: away"),
+        ([KafkaConnectionError("a"), KafkaConnectionError("b")], CredentialsUnavailableError, "b"),
+        ([CredentialsUnavailableError("away")], CredentialsUnavailableError, "away"),
+        ([ValueError("odd")], HandshakeError, "ValueError: odd"),
+        ([ValueError("odd"), KafkaConnectionError("b")], HandshakeError, "ValueError: odd"),
+    ],
+)
+async def test_nursery_of_a_provider_changes_no_failure(
+    errors: list[Exception], kind: type[Exception], says: str, autojump_clock: MockClock
+) -> None:
+    async def provider() -> str:
+        await fail_in_a_nursery(*errors)
+        return ""
+
+    given: dict[str, Any] = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": provider,
+    }
+    async with brokers() as dial, ScriptedCluster() as cluster:
+        async with open_parts(cluster, bootstrap=False, **given, dial=dial) as parts:
+            with pytest.raises(kind, match=says):
+                await parts.brokers.connection(NODE)
+
+
+@pytest.mark.parametrize("nursery", [True, False])
+@pytest.mark.parametrize("part", ["provider", "dial"])
+async def test_failure_of_a_cut_function_counts_not(
+    part: str, nursery: bool, autojump_clock: MockClock
+) -> None:
+    """It hung, the client cut it off, and it failed in its clean-up."""
+
+    async def hang() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("in the clean-up")
+
+    async def cut() -> None:
+        if not nursery:
+            await hang()
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(hang)
+            tasks.start_soon(trio.sleep_forever)
+
+    async def provider() -> str:
+        await cut()
+        return ""
+
+    async def stuck(host: str, port: int) -> trio.abc.Stream:
+        await cut()
+        raise AssertionError
+
+    given: dict[str, Any] = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": provider,
+    }
+    async with brokers() as dial, ScriptedCluster() as cluster:
+        given["dial"] = dial if part == "provider" else stuck
+        async with open_parts(cluster, bootstrap=False, **given) as parts:
+            with pytest.raises(KafkaConnectionError, match=r"within 10 s|in the clean-up"):
+                await parts.brokers.connection(NODE)
+            with trio.move_on_after(1) as scope:
+                await parts.brokers.connection(NODE)
+            assert scope.cancelled_caught
+
+
 @pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "PLAIN", "SCRAM-SHA-256"])
 async def test_hanging_provider_is_the_cause_at_opening(
     autojump_clock: MockClock, mechanism: str

@@ -26,8 +26,10 @@ from ..errors import (
     TrikafkaError,
     from_code,
 )
+from ..errors.groups import every, outlined, unwrapped
 from ..errors.peer_text import peer_text
 from ..types import Node, OAuthToken
+from .interrupts import cancellation_in
 from .session import Ask, CredentialsUnavailableError
 
 if TYPE_CHECKING:
@@ -124,13 +126,15 @@ class SaslAuthenticator:
             # This error keeps the text alive, so it must not be the context of another error
             # either.
             pass
-        # An error of a function of the user or of a plugin, or a value that cannot be used.
-        except Exception as error:
+        # An error of a function of the user or of a plugin, or a value that cannot be used. A
+        # nursery in an async function raises its errors in a group.
+        except Exception as raised:
+            error = unwrapped(raised)
             failure = self._failed(node, error)
-            raise failure from (error if failure is not error else error.__cause__)
+            raise failure from (raised if failure is not error else error.__cause__)
         raise self._not_text(node)
 
-    def _failed(self, node: Node, error: Exception) -> TrikafkaError:
+    def _failed(self, node: Node, error: BaseException) -> TrikafkaError:
         """Return the error to raise for any error of a source of credentials.
 
         Another error of trikafka, such as a timeout of a call that a token provider makes, would be
@@ -142,7 +146,7 @@ class SaslAuthenticator:
         what = f"cannot authenticate with {node} ({self._name}): {_words(error)}"
         return (
             CredentialsUnavailableError(what)
-            if isinstance(error, KafkaConnectionError)
+            if every(error, KafkaConnectionError)
             else HandshakeError(what)
         )
 
@@ -217,15 +221,16 @@ class SaslAuthenticator:
                 made = await self._in_thread(lambda: [step()])
                 return await _result(made.pop())
             said = await (self._in_thread(step) if long else _result(step()))
-        except TrikafkaError as error:
-            failure = self._failed(node, error)
-            raise failure from (error if failure is not error else error.__cause__)
         except UnicodeEncodeError:
             encoded = False
-        except Exception as error:
+        except Exception as raised:
+            error = unwrapped(raised)
+            if every(error, TrikafkaError):
+                failure = self._failed(node, error)
+                raise failure from (raised if failure is not error else error.__cause__)
             # A mechanism's own words are those of a ValueError; others need their class.
             said_why = redacted(f"{error}") if type(error) is ValueError else _words(error)
-            raise HandshakeError(f"{self._name} with {node}: {said_why}") from error
+            raise HandshakeError(f"{self._name} with {node}: {said_why}") from raised
         if not encoded:
             raise self._not_text(node)
         if said is not None and not isinstance(said, bytes):
@@ -245,10 +250,24 @@ class SaslAuthenticator:
 
 
 async def _result(given: Any) -> Any:
-    return await given if inspect.isawaitable(given) else given
+    """Return the result of a function of the user or of a plugin.
+
+    What the function raises because it is cut off is no failure of it: the cancellation counts.
+    """
+    if not inspect.isawaitable(given):
+        return given
+    try:
+        return await given
+    except Exception:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        raise
+    except BaseExceptionGroup as group:
+        if (cancelled := cancellation_in(group)) is None:
+            raise
+        raise cancelled from None
 
 
 def _words(error: BaseException) -> str:
     """Return the class and the text of an error of other code, without secrets in addresses."""
-    text = redacted(f"{error}")
+    text = redacted(outlined(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

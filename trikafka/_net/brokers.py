@@ -31,6 +31,7 @@ from .addresses import parse_bootstrap
 from .connection import Connection
 from .connection_state import ConnectionState, ConnectionStateMachine
 from .in_flight import NO_METER, SILENCE, ConnectionListener, RequestMeter
+from .interrupts import cancellation_in
 from .misrouting import MisroutingCheck
 from .outages import Outages
 from .reasons import waiting_for
@@ -236,6 +237,11 @@ class ConnectionSlot:
             raise
         except Exception as error:
             raise _failed_dial(error) from error
+        # The function was cut off, and failed in that.
+        except BaseExceptionGroup as group:
+            if (cancelled := cancellation_in(group)) is None:
+                raise
+            raise cancelled from None
         methods = ("send_all", "receive_some", "aclose")
         if not all(callable(getattr(stream, name, None)) for name in methods):
             raise ConfigurationError(

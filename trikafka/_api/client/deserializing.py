@@ -32,10 +32,12 @@ from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 import trio
 
 from ..._net.callers import Host, host_of_this_run
+from ..._net.interrupts import cancellation_in
 from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig, ShareConsumerConfig
 from ...errors import ConfigurationError, DeserializationError
 from ...errors.copies import again
+from ...errors.groups import unwrapped
 from ...hooks import check_takes
 from ...types import AsyncDeserializer, Deserializer, Record
 from .turns import TURN
@@ -186,7 +188,7 @@ def _failed(
         part,
         record.key,
         record.value,
-        type(error).__name__,
+        type(unwrapped(error)).__name__,  # a nursery raises its errors in a group
     )
 
 
@@ -349,6 +351,10 @@ class AwaitedBatch(DeserializedBatch):
                 except DeserializationError as error:
                     self._outcomes.append(error)
                     return
+                except BaseExceptionGroup as group:
+                    if (cancelled := cancellation_in(group)) is None:
+                        raise
+                    raise cancelled from None
                 if (now := trio.current_time()) >= until:
                     return
                 if now >= turn:  # the functions may have returned without a wait
