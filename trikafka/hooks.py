@@ -104,7 +104,7 @@ class SharedContext(ABC):
 #   methods; a manager's plain method may return the awaitable of another object. An observer's
 #   method with an almost correct name is logged.
 # * Return values of methods are not checked here. A proxy around a replaced manager names the
-#   plugin when a method fails.
+#   plugin when a method fails, or returns what would fail elsewhere.
 #
 # pluggy calls the plugin that was registered last first. load_plugins() registers trikafka's own
 # parts, then entry points, then the setting `plugins`. For hooks with a single result (firstresult)

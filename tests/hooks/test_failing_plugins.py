@@ -25,6 +25,7 @@ import trikafka
 import trikafka.interfaces
 from trikafka import KafkaTimeoutError, PluginError, TopicPartition
 from trikafka._api.client.context import _SHAPES
+from trikafka._api.client.plugin_proxy import _RESULTS
 from trikafka.hooks import members_of
 from trikafka.interfaces import ManagerKind
 from trikafka.testing import ScriptedCluster
@@ -115,6 +116,8 @@ def rows() -> Iterator[tuple[ManagerKind, str, str]]:
                 faults = ["raises", "is async"]
             else:
                 faults = ["raises"]
+            if (kind, member) in _RESULTS:
+                faults.append("returns garbage")
             for fault in [*faults, *(["returns"] if member == "run" else [])]:
                 yield kind, member, fault
 

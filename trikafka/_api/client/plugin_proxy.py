@@ -7,8 +7,8 @@ other member can be relied upon.
 * An error that is not trikafka's becomes a :exc:`PluginError` with plugin, slot and method; the
   cause is chained.
 * A method that is async where the contract has a plain function, or the other way round, is such an
-  error, too. That the object has all members of the contract is checked when the client opens; the
-  values that they return are not.
+  error, too. That the object has all members of the contract is checked when the client opens.
+* A result of another class is such an error where it would fail elsewhere (:data:`_RESULTS`).
 * A ``run`` that returns, or raises, ends the client with such an error.
 * ``commit``, ``committed``, the calls of transactions and ``bootstrap`` are whole API calls: they
   are cut a moment after their limit. ``look_up`` and ``fetch_once`` receive a call, and are a step
@@ -22,7 +22,9 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from types import NoneType
+from typing import Any, NoReturn, TypeVar, get_args
+from uuid import UUID
 
 import trio
 
@@ -33,8 +35,15 @@ from ...config.whole import whole
 from ...errors import KafkaTimeoutError, PluginError, RequestTimedOutError, TrikafkaError
 from ...errors.groups import unwrapped
 from ...hooks import members_of, renamed_member
-from ...interfaces import Call, LastAssignment, Partitioner, RebalanceListener
-from ...types import TopicPartition
+from ...interfaces import (
+    Call,
+    ClusterSnapshot,
+    LastAssignment,
+    Partitioner,
+    RebalanceListener,
+    TopicInfo,
+)
+from ...types import Node, TopicPartition
 
 _log = logging.getLogger("trikafka.plugins")
 Shape = TypeVar("Shape")
@@ -54,6 +63,26 @@ _CALLS: dict[tuple[str, str], str] = {
     ("share_fetch", "flush"): "",
     ("telemetry", "client_instance_id"): "",
     ("share_fetch", "settled"): "acknowledged",
+}
+_FAULT = Exception | None
+#: The classes of results whose wrong ones would fail far from the plugin, in code that does not know
+#: it. The others are opaque, or fail at the caller.
+_RESULTS: dict[tuple[str, str], Any] = {
+    ("metadata", "snapshot"): ClusterSnapshot,
+    ("metadata", "changed"): ClusterSnapshot,
+    ("metadata", "refresh"): ClusterSnapshot,
+    ("metadata", "topic"): TopicInfo | None,
+    ("coordinator", "find"): Node,
+    ("offsets", "look_up"): Mapping,
+    ("commit", "committed"): Mapping,
+    ("commit", "fetch_once"): Mapping,
+    ("positions", "last_error"): _FAULT,
+    ("membership", "fatal"): _FAULT,
+    ("produce", "append"): Callable,
+    ("share_membership", "fatal"): _FAULT,
+    ("share_membership", "member_id"): str,
+    ("share_fetch", "last_error"): _FAULT,
+    ("telemetry", "client_instance_id"): UUID,
 }
 #: The consequence of a cut-off call by which a client leaves; its outcome is not known.
 _LAST = {
@@ -80,6 +109,19 @@ class PluginSlot:
     def name(self, method: str) -> str:
         """Return the name of a method, with the plugin."""
         return f"plugin {self._plugin}: {self.kind}.{method}"
+
+    def result(self, method: str, value: Any) -> Any:
+        """Return what a method has returned.
+
+        Raises :exc:`PluginError` if it is of another class than the contract has.
+        """
+        kind = _RESULTS.get((self.kind, method))
+        if kind is None or isinstance(value, kind):
+            return value
+        wanted = " or ".join(
+            "None" if each is NoneType else each.__name__ for each in get_args(kind) or (kind,)
+        )
+        raise PluginError(f"{self.name(method)} is {_short(value)}, and has to be {wanted}")
 
     def failed(self, method: str, error: BaseException) -> NoReturn:
         """Raise the :exc:`PluginError` for an error of a method."""
@@ -122,7 +164,7 @@ class PluginProxy:
             return RequestTimedOutError(
                 f"{self._slot.name('run')} has not located the partition so far"
             )
-        return value
+        return self._slot.result(name, value)
 
 
 def guarded(thing: object, shape: type[Shape], slot: PluginSlot) -> Shape:
@@ -294,7 +336,7 @@ def _plain_method(
         if inspect.iscoroutine(result):
             result.close()
             raise PluginError(f"{slot.name(name)} is async, and has to be a plain function")
-        return result
+        return slot.result(name, result)
 
     return method
 
@@ -309,7 +351,8 @@ def _async_method(
 
     async def step(*args: Any, **kwargs: Any) -> Any:
         try:
-            return await _awaited(getattr(thing, name)(*args, **kwargs), name, slot)
+            result = await _awaited(getattr(thing, name)(*args, **kwargs), name, slot)
+            return slot.result(name, result)
         except passed:
             raise
         except Exception as error:
