@@ -170,6 +170,28 @@ async def test_resting_partition_is_not_stalled(
         assert consumer.health().ok
 
 
+@pytest.mark.parametrize("how", ["seek", "seek_to_end", "assign"])
+async def test_overtaken_fetch_leaves_the_lag_known(autojump_clock: Clock, how: str) -> None:
+    """A broker reports an idle partition's end once in a session, here in a useless response."""
+    async with cluster_of(records=2) as cluster:
+        held = cluster.delay("Fetch", 0.3, after=True)
+        async with consumer_of(cluster, auto_offset_reset="latest") as consumer:
+            consumer.assign([T0])
+            await cluster.seen("Fetch")
+            if how == "seek":
+                consumer.seek(T0, 2)
+            elif how == "seek_to_end":
+                consumer.seek_to_end()
+            else:
+                consumer.assign([])
+                consumer.assign([T0])
+            await trio.sleep(1)
+            held.remove()
+            await consumer.receive_batch(timeout=30)
+            assert consumer.current_lag(T0) == 0
+            assert consumer.health().ok
+
+
 async def test_health_names_a_missing_membership(autojump_clock: Clock) -> None:
     settings: dict[str, Any] = {"session_timeout_ms": 6000, "max_poll_interval_ms": 10_000}
     async with cluster_of(records=3) as cluster:

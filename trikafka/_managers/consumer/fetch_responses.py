@@ -126,11 +126,15 @@ class FetchResponses:
                 # The request did not ask for this partition.
                 continue
             partition, number, offset = wanted.ticket
-            if not partition.awaits_fetch(number, offset) or self._plan.source_of(
-                partition
-            ) not in (None, node.node_id):
+            if self._plan.source_of(partition) not in (None, node.node_id):
                 # This broker took long to respond, and the partition is fetched from another one by
                 # now.
+                news = True
+            elif not partition.awaits_fetch(number, offset):
+                # A seek, or the end of the assignment, has overtaken this response. The records are
+                # of no use, but the log ends are: the session does not report them again.
+                if not part.error_code:
+                    _keep_log_ends(partition, part)
                 news = True
             elif part.error_code:
                 self._handle_error(wanted, part, node, hinted=tp in led_elsewhere)
@@ -182,12 +186,7 @@ class FetchResponses:
         """Apply a partition's part that has no error; return whether it changed anything."""
         partition, number, offset = wanted.ticket
         records = part.records
-        # A part with a diverging epoch has valid offsets, too, unless they are negative. They must
-        # not be lost: a fetch session sends a value only when it has changed.
-        if part.diverging is None or part.high_watermark >= 0:
-            stable = part.last_stable_offset if part.last_stable_offset >= 0 else None
-            start = part.log_start_offset if part.log_start_offset >= 0 else None
-            partition.log_ends(LogEnds(part.high_watermark, start, stable))
+        _keep_log_ends(partition, part)
         if part.diverging is not None:
             if part.diverging.end_offset < offset:
                 self._resets.truncated(partition, part.diverging)
@@ -357,6 +356,18 @@ class FetchResponses:
                         wanted.ticket.partition.tp,
                     )
                     self._back_off_from(wanted.ticket.partition)
+
+
+def _keep_log_ends(partition: AssignedPartition, part: FetchedPartition) -> None:
+    """Record where the log begins and ends.
+
+    The values must not be lost: a fetch session sends a value only when it has changed. A part with
+    a diverging epoch has valid ones, too, unless they are negative.
+    """
+    if part.diverging is None or part.high_watermark >= 0:
+        stable = part.last_stable_offset if part.last_stable_offset >= 0 else None
+        start = part.log_start_offset if part.log_start_offset >= 0 else None
+        partition.log_ends(LogEnds(part.high_watermark, start, stable))
 
 
 def _unpinned(records: memoryview) -> memoryview:
