@@ -303,14 +303,16 @@ async def test_many_stalled_partitions_are_summarized(
         assert [record.levelname for record in resumed] == ["INFO"] * 11
 
 
+@pytest.mark.parametrize(("records", "least"), [(3, 1), (0, 1), (3, 1000)])
 async def test_long_fetch_wait_is_no_standstill(
-    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, records: int, least: int
 ) -> None:
-    """A broker may hold a fetch longer than stall_warning_ms if the settings ask for it."""
-    async with (
-        cluster_of(records=3) as cluster,
-        consumer_of(cluster, fetch_max_wait_ms=25_000, stall_warning_ms=5000) as consumer,
-    ):
+    """A broker may hold a fetch longer than stall_warning_ms if the settings ask for it.
+
+    It holds the first one, too, and any of fewer bytes than ``fetch_min_bytes``.
+    """
+    settings = {"fetch_max_wait_ms": 25_000, "stall_warning_ms": 5000, "fetch_min_bytes": least}
+    async with cluster_of(records=records) as cluster, consumer_of(cluster, **settings) as consumer:
         consumer.assign([T0])
         with trio.move_on_after(200):
             while True:

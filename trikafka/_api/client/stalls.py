@@ -53,8 +53,9 @@ class Owed(NamedTuple):
 
     ``progress`` changes with each step forward. ``well_at`` is the last time with proof that
     nothing was owed (Trio's clock): ``now`` for what rests or works, :data:`NEVER` where only steps
-    forward count. A source is a generator that may be suspended between two things, while its
-    subject changes.
+    forward count. ``patience`` is the time (seconds) beyond the limit that a healthy broker may
+    take. A source is a generator that may be suspended between two things, while its subject
+    changes.
     """
 
     key: Hashable
@@ -62,6 +63,7 @@ class Owed(NamedTuple):
     progress: object
     well_at: float
     reason: Callable[[], str]
+    patience: float = 0.0
 
 
 class Stalled(NamedTuple):
@@ -136,11 +138,12 @@ class StallWatch:
                         found[owed.key] = seen
                         continue
                     resumed.append((owed, seen.since))
-                is_late = now - since >= self._limit
+                limit = self._limit + owed.patience
+                is_late = now - since >= limit
                 if is_late:
                     late[owed.reason()].append((owed, since))
                 else:
-                    due = min(due, since + self._limit)
+                    due = min(due, since + limit)
                 found[owed.key] = _Seen(owed.progress, since, is_late)
         self._seen = found
         self._due = due
@@ -170,7 +173,7 @@ class StallWatch:
         for source in self._sources:
             for owed in source(now):
                 since = _since(owed, self._seen.get(owed.key), now)
-                if now - since >= self._limit:
+                if now - since >= self._limit + owed.patience:
                     found.append(Stalled(owed.key, owed.name, since, owed.reason()))
         return found
 

@@ -110,6 +110,7 @@ class Watchdog(StallWatch):
                 progress,
                 self._rested_at(partition, now),
                 partial(self.reason, partition),
+                self._fresh if self._fresh and self._may_be_held(partition) else 0.0,
             )
 
     def _rested_at(self, partition: AssignedPartition, now: float) -> float:
@@ -131,6 +132,24 @@ class Watchdog(StallWatch):
             return now  # a plugin does not report when it fetched
         fetched_at = self._fetcher.last_fetch(partition)[0]
         return NEVER if fetched_at is None else fetched_at + self._fresh
+
+    def _may_be_held(self, partition: AssignedPartition) -> bool:
+        """Return whether a healthy broker may be holding the partition's fetch.
+
+        That is so before the first response, and while there are fewer bytes than
+        ``fetch_min_bytes``.
+        """
+        return (
+            partition.state is PartitionState.FETCHING
+            and partition.error is None
+            and not partition.in_hand
+            and not self._core.buffer.size_of(partition)
+            and not self._core.buffer.leaves_out(partition)
+            and self._away(partition.tp) is None
+            and self._leaderless(partition.tp) is None
+            and isinstance(self._fetcher, Fetcher)
+            and self._fetcher.last_fetch(partition)[1] is None
+        )
 
     def reason(self, partition: AssignedPartition) -> str:
         """Return why a partition makes no progress, as far as the client can see."""
