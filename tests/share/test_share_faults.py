@@ -263,6 +263,21 @@ async def test_a_lifted_refusal_is_survived(autojump_clock: Clock) -> None:
             assert queue.health().ok
 
 
+async def test_long_first_fetch_is_no_standstill(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker may hold a fetch longer than stall_warning_ms if the settings ask for it."""
+    settings = {"fetch_max_wait_ms": 25_000, "stall_warning_ms": 5000}
+    async with cluster_of() as cluster, queue_of(cluster, **settings) as queue:
+        with trio.move_on_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(queue.receive)
+                while True:
+                    await trio.sleep(1)
+                    assert queue.health().ok
+        assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("api", "code", "part"),
     [
