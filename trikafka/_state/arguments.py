@@ -226,8 +226,8 @@ def check_timestamp(timestamp: object) -> int:
         timestamp = whole(timestamp)
     if type(timestamp) is not int or not 0 <= timestamp <= _format.MAX_TIMESTAMP:
         raise ConfigurationError(
-            f"timestamp must be milliseconds since the epoch, at least 0, not {timestamp!r}"
-            f"{_milliseconds(timestamp)}"
+            f"timestamp must be milliseconds since the epoch, from 0 to {_format.MAX_TIMESTAMP}, "
+            f"not {timestamp!r}{_milliseconds(timestamp)}"
         )
     return timestamp
 
@@ -337,8 +337,8 @@ def times_to_find(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, i
         time = whole(timestamp)
         if not is_whole(time, most=_format.MAX_INT64):
             raise ConfigurationError(
-                f"the time for {tp} must be milliseconds since the epoch, at least 0, not "
-                f"{timestamp!r}{_milliseconds(timestamp)}"
+                f"the time for {tp} must be milliseconds since the epoch, from 0 to "
+                f"{_format.MAX_INT64}, not {timestamp!r}{_milliseconds(timestamp)}"
             )
         found[checked_partition(tp)] = time
     return found
