@@ -8,6 +8,7 @@ because moto's conditional writes are not atomic. The name of a bucket selects i
 * ``forgetful-...`` carries out each conditional write, and answers its first attempt with 500.
 * ``contended-...`` answers the first attempt to write a new object with 409, and does not write it.
 * ``unskilled-...`` answers conditional writes with 501.
+* ``broken-...`` cuts the first response to each request in its middle.
 * ``embattled-...`` answers each write of a lock with 409, as during another write of it.
 
 After ``POST /-/budget?bucket=B&requests=N`` the bucket refuses all but the next N requests, as if
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -188,6 +190,11 @@ class _Doorman:
             self._answered.add(environ["PATH_INFO"])
             list(self._application(environ, lambda status, headers, *rest: lambda data: None))
             return _refused(start, "500 Internal Server Error", "InternalError")
+        query = re.sub("uploadId=[^&]*", "", environ["QUERY_STRING"])  # of each attempt another
+        request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}?{query}"
+        if kind == "broken" and request not in self._answered and "HTTP_X_READER" not in environ:
+            self._answered.add(request)
+            return self._cut(environ, start)
         put = (kind, environ["REQUEST_METHOD"]) == ("embattled", "PUT")
         if put and environ["PATH_INFO"].endswith("/lock"):
             return _refused(start, "409 Conflict", "ConditionalRequestConflict")
@@ -199,6 +206,15 @@ class _Doorman:
             self._answered.add(environ["PATH_INFO"])
             return _refused(start, "409 Conflict", "ConditionalRequestConflict")
         return list(self._application(environ, start))
+
+    def _cut(self, environ: dict[str, Any], start: Any) -> list[bytes]:
+        """Carry out a request, and send a half of its response."""
+
+        def begin(status: str, headers: list[tuple[str, str]], *rest: Any) -> None:
+            start(status, [*headers, ("Connection", "close")], *rest)
+
+        body = b"".join(self._application(environ, begin))
+        return [body[: len(body) // 2]]
 
 
 def _refused(start: Any, status: str, code: str) -> list[bytes]:

@@ -331,6 +331,22 @@ def test_write_that_met_another_is_repeated(s3: S3Server) -> None:
     assert sorted(place.read()) == list(range(12))
 
 
+def test_request_with_cut_response_is_repeated(s3: S3Server, tmp_path: Path) -> None:
+    """Listings, copies, deletions and uploads of parts are repeated, as obstore does not."""
+    place = Bucket(s3, s3.bucket("broken"))
+    store = place.store()
+    assert isinstance(store, ObjectStore)
+    store.open()
+    export(store, 12)
+    store.close()
+    assert sorted(place.read()) == list(range(12))
+    names = [name for name in s3.objects(place.bucket) if "/_trikafka/" not in name]
+    assert sorted(f"lake/t/{name}" for name in store.data_files()) == sorted(names)
+    (large := tmp_path / "large").write_bytes(bytes(11_000_000))
+    store._objects.upload("large", large)
+    assert store._objects.look("large").size == 11_000_000
+
+
 def test_published_plan_is_published_without_tidying(
     place: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
