@@ -272,6 +272,29 @@ def test_lost_responses_commit_each_plan_once(s3: S3Server) -> None:
     assert offsets(lake) == [*range(30)]
 
 
+def test_error_of_a_delta_table_names_the_endpoint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The endpoint is shown, and the credentials are hidden."""
+    url = "http://127.0.0.1:1"
+    options = {
+        "store.endpoint": url,
+        "store.region": "here",
+        "store.access_key_id": "the-key",
+        "store.secret_access_key": "the-secret",
+    }
+    lake = StoredDelta("s3://bucket/lake", {"format": "delta", **options}, tmp_path)
+    log = log_of(lake)
+
+    def refuse(*_: Any, **given: Any) -> None:
+        raise OSError(f"GET {url}: {given['storage_options']}")
+
+    monkeypatch.setattr("deltalake.DeltaTable", refuse)
+    with pytest.raises(ExportError, match=rf"GET {url}: .*here") as caught:
+        pinned(log, lake)
+    assert "the-" not in str(caught.value)
+
+
 def test_location_in_a_store_is_taken_as_it_is(s3: S3Server, tmp_path: Path) -> None:
     """Readers of Iceberg decode nothing in the location of a table."""
     import obstore

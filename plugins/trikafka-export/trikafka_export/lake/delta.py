@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, Transaction
 
 from trikafka import ConfigurationError, ExportError
-from trikafka.config.secrets import plain
+from trikafka.config.secrets import holds_secret, plain
 from trikafka.interfaces import ExportPlan, WrittenFile
 
 from ..object_address import ObjectAddress
@@ -46,6 +46,8 @@ _LAST_TIME = 253_402_300_799_999_999
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}" + (r"|\\" if os.sep == "/" else ""))
 #: The entries of a table's log that are read at a time.
 _ENTRIES = 100
+#: Options of a store that an error may show: without the endpoint it would not be understood.
+_SHOWN = re.compile("endpoint|region|account_name|allow_http|timeout|style_request")
 #: Table features that files which are merely added would violate.
 _NOT = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
 
@@ -113,7 +115,13 @@ class DeltaLog:
         return self._store
 
     def _said(self, what: str) -> Any:
-        return explained(what, (self._options or {}).values())
+        given = self._options or {}
+        secrets = [
+            text
+            for name, text in given.items()
+            if not _SHOWN.search(name) or holds_secret(text) or "?" in text
+        ]
+        return explained(what, secrets)
 
     def _table(self) -> deltalake.DeltaTable | None:
         """Return the newest version of the table; ``None`` if there is no table."""
