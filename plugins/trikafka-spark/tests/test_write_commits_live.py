@@ -164,6 +164,20 @@ async def test_rows_of_a_killed_worker_are_aborted(job: Job) -> None:
     assert await job.seen() == Counter()
 
 
+async def test_rows_of_a_dying_worker_are_aborted(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker writes its part after the job was cancelled, and before Spark kills the worker."""
+    messages: list[Written | None] = [await job.task(0), None]
+
+    async def write() -> None:
+        messages.append(await job.task(1))
+
+    monkeypatch.setattr(commit_protocol, "_until_killed", write)
+    await job.abort(messages[:2])
+    assert await job.states(0, 1) == ["CompleteAbort"] * 2
+
+
 async def test_late_abort_spares_the_next_run(job: Job) -> None:
     messages: list[Written | None] = [*(await job.tasks())]
     messages[2] = None

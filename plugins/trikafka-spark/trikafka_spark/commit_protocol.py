@@ -58,6 +58,9 @@ _EACH = 0.02
 _ABORT_LIMIT = 15.0
 #: The limit for reading the marks and notes of parts (seconds).
 _LOOK_LIMIT = 5.0
+#: How long the Python workers of a cancelled job go on (seconds): Spark kills them two seconds
+#: after the cancellation (``spark.python.task.killTimeout``).
+_DYING = 3.0
 _log = logging.getLogger("trikafka.spark")
 _Waiting = dict[Part, DetachedTransaction]
 
@@ -166,6 +169,8 @@ async def _abort(options: WriteOptions, waiting: _Waiting, unheard: list[str]) -
         async with trikafka.open_admin(**admin_settings(options)) as admin:
             with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
                 waiting |= await _replaced(admin, await _not_open(admin, waiting))
+            if unheard:
+                await _until_killed()
             every = waiting | await _left_by_the_dead(admin, waiting, unheard)
             failed = await _end(
                 admin, every, commit=False, limit=min(_ABORT_LIMIT, _limit(options))
@@ -181,6 +186,11 @@ async def _abort(options: WriteOptions, waiting: _Waiting, unheard: list[str]) -
             ),
             names,
         )
+
+
+async def _until_killed() -> None:
+    """Wait until Spark has killed the workers of the job, which may yet open transactions."""
+    await trio.sleep(_DYING)
 
 
 async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str]) -> _Waiting:
