@@ -251,14 +251,16 @@ async def test_silent_catalog_is_an_error(
                 pass
 
 
-def test_lost_responses_commit_each_plan_once(s3: S3Server) -> None:
-    """A store that answers each successful conditional write with 500 has each plan once.
+@pytest.mark.parametrize("kind", ["forgetful", "broken"])
+def test_lost_responses_commit_each_plan_once(kind: str, s3: S3Server) -> None:
+    """Lost and cut responses of a store leave each plan once.
 
-    delta-rs sends the write again, and is refused because of its own first write.
+    If the response to a conditional write was lost, delta-rs sends the write again, and is refused
+    because of its own first write. Requests with a cut response are sent again by the export.
     """
     import obstore
 
-    bucket = s3.bucket("forgetful")
+    bucket = s3.bucket(kind)
     lake = StoredDelta(f"s3://{bucket}/lake", {"format": "delta", **s3.options}, Path(bucket))
     log, store = log_of(lake), s3.store(bucket)
     format = pinned(log, lake)

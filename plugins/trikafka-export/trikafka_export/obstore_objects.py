@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import obstore
 from obstore.exceptions import (
@@ -26,6 +26,7 @@ from obstore.store import from_url
 from trikafka import ConfigurationError
 from trikafka.errors.peer_text import peer_text
 
+from .cut_responses import DELAYS, uncut, wait_after_cut
 from .object_address import ObjectAddress, ObjectStoreError
 from .objects import Found, Objects
 
@@ -35,16 +36,11 @@ MARK = "trikafka"
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 #: The waits (seconds) before a new object is written again that met another write.
 _DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8)
-#: The waits (seconds) before a request is sent again of which the response was cut.
-_CUT_DELAYS = (0.1, 0.4, 1.6)
-#: The sign of a cut response in an error of obstore, which shows its causes as Rust's values.
-_CUT = re.compile(r"kind: (Interrupted|Body)\b")
 #: The number of objects in one response to a listing.
 _PAGE = 1_000
 #: The errors of stores that know the headers of conditional writes but do not implement them.
 _UNKNOWN = re.compile("not.?implemented|not.?supported", re.IGNORECASE)
 _QUERY = re.compile(r"(https?://[^\s?]+)\?\S+")
-T = TypeVar("T")
 
 
 class StoreObjects(Objects):
@@ -169,7 +165,7 @@ class StoreObjects(Objects):
         """Write a file's bytes as an object, which appears whole."""
         attributes = {MARK: Path(name).name}
         with _explained(self.title, name):
-            _uncut(
+            uncut(
                 lambda: obstore.put(
                     self._store, name, path, attributes=attributes, max_concurrency=4
                 )
@@ -181,7 +177,7 @@ class StoreObjects(Objects):
             return
         try:
             with _explained(self.title, source):
-                _uncut(lambda: obstore.copy(self._store, source, target))
+                uncut(lambda: obstore.copy(self._store, source, target))
         except FileNotFoundError:
             # Another worker may have published the object, and its staged one is removed.
             if not self._stands(source, target, size):
@@ -204,7 +200,7 @@ class StoreObjects(Objects):
     def names(self, below: str = "") -> Iterator[str]:
         """Return the names of all objects below a prefix."""
         seen: set[str] = set()  # a listing that was cut begins again
-        delays = iter(_CUT_DELAYS)
+        delays = iter(DELAYS)
         with _explained(self.title, below):
             while True:
                 try:
@@ -215,12 +211,12 @@ class StoreObjects(Objects):
                                 yield name
                     return
                 except BaseError as error:
-                    _wait_after_cut(error, delays)
+                    wait_after_cut(error, delays)
 
     def first_names(self, folder: str) -> list[str]:
         """Return the names directly in a folder, in order, as far as one request lists them."""
         with _explained(self.title, folder):
-            page: Any = _uncut(
+            page: Any = uncut(
                 lambda: next(iter(obstore.list(self._store, folder, chunk_size=_PAGE)), ())
             )
             return [
@@ -232,7 +228,7 @@ class StoreObjects(Objects):
     def folder(self, name: str) -> tuple[list[str], list[str]]:
         """Return the names of the objects and of the folders directly in a folder."""
         with _explained(self.title, name):
-            found = _uncut(lambda: obstore.list_with_delimiter(self._store, name))
+            found = uncut(lambda: obstore.list_with_delimiter(self._store, name))
             return [Path(each["path"]).name for each in found["objects"]], [
                 Path(each).name for each in found["common_prefixes"]
             ]
@@ -241,7 +237,7 @@ class StoreObjects(Objects):
         """Remove objects. Those that do not exist are skipped."""
         with _explained(self.title, "objects"), contextlib.suppress(FileNotFoundError):
             if names := list(names):
-                _uncut(lambda: obstore.delete(self._store, names))
+                uncut(lambda: obstore.delete(self._store, names))
 
     def remove_folder(self, name: str) -> None:
         """Remove all objects below a prefix."""
@@ -259,29 +255,6 @@ def _found(meta: Any) -> Found:
 
 def _version(meta: Any) -> dict[str, str]:
     return {name: meta[name] for name in ("e_tag", "version") if meta.get(name) is not None}
-
-
-def _uncut(function: Callable[[], T]) -> T:
-    """Return the result of a request, which is sent again if its response was cut.
-
-    obstore repeats requests without a response, and those for the body of an object. It gives up if
-    the response to another request ends in its middle. Only for requests that may be carried out
-    twice.
-    """
-    delays = iter(_CUT_DELAYS)
-    while True:
-        try:
-            return function()
-        except BaseError as error:
-            _wait_after_cut(error, delays)
-
-
-def _wait_after_cut(error: BaseError, delays: Iterator[float]) -> None:
-    """Wait before the next attempt; raise the error if it is another one or no attempt is left."""
-    delay = next(delays, None) if _CUT.search(str(error)) else None
-    if delay is None:
-        raise error
-    time.sleep(delay)
 
 
 @contextlib.contextmanager

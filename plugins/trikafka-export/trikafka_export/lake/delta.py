@@ -25,6 +25,7 @@ from trikafka import ConfigurationError, ExportError
 from trikafka.config.secrets import holds_secret, plain
 from trikafka.interfaces import ExportPlan, WrittenFile
 
+from ..cut_responses import uncut
 from ..object_address import ObjectAddress
 from ..store import ExportStore
 from .abandoned_plans import refuse_abandoned
@@ -127,7 +128,7 @@ class DeltaLog:
         """Return the newest version of the table; ``None`` if there is no table."""
         with self._said(f"cannot read the Delta table {self.title}"):
             try:
-                return deltalake.DeltaTable(self._uri, storage_options=self._options)
+                return uncut(lambda: deltalake.DeltaTable(self._uri, storage_options=self._options))
             except TableNotFoundError:
                 return None
 
@@ -169,12 +170,14 @@ class DeltaLog:
         # A refusal means that another process has just created the table, or that the request was
         # sent twice because its first response was lost.
         with suppress(CommitFailedError), self._said(f"cannot make the Delta table {self.title}"):
-            deltalake.DeltaTable.create(
-                self._uri,
-                schema=schema,
-                mode="error",
-                partition_by=list(by),
-                storage_options=self._options,
+            uncut(
+                lambda: deltalake.DeltaTable.create(
+                    self._uri,
+                    schema=schema,
+                    mode="error",
+                    partition_by=list(by),
+                    storage_options=self._options,
+                )
             )
         self._sync(0)
 
@@ -297,7 +300,8 @@ class DeltaLog:
             self._sync(self.version(plan))
             return None
 
-        return commit_with_retries(self.title, plan, CommitFailedError, attempt)
+        # Each attempt looks for the plan first, so a commit that was carried out is not repeated.
+        return commit_with_retries(self.title, plan, CommitFailedError, lambda: uncut(attempt))
 
     def _write(
         self,

@@ -1,0 +1,38 @@
+"""Requests to object stores of which the response was cut.
+
+obstore and deltalake repeat requests without a response, and those for the body of an object. They
+give up if the response to another request, such as a listing, ends in its middle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+#: The waits (seconds) before a request is sent again.
+DELAYS = (0.1, 0.4, 1.6)
+#: The sign of a cut response in the errors of both libraries.
+_SIGN = "request or response body error"
+
+
+def uncut(function: Callable[[], T]) -> T:
+    """Return the result of ``function``, which is called again if a response was cut.
+
+    Only for functions whose requests may be carried out twice.
+    """
+    delays = iter(DELAYS)
+    while True:
+        try:
+            return function()
+        except Exception as error:
+            wait_after_cut(error, delays)
+
+
+def wait_after_cut(error: Exception, delays: Iterator[float]) -> None:
+    """Wait before the next attempt; raise the error if it is another one or no attempt is left."""
+    delay = next(delays, None) if _SIGN in str(error) else None
+    if delay is None:
+        raise error
+    time.sleep(delay)
