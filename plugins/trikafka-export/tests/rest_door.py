@@ -24,7 +24,8 @@ class Door:
 
     def __init__(self, behind: str) -> None:
         self._behind = urlsplit(behind)
-        #: ``open``, ``shut`` (connections end at once), ``silent`` (no response), ``away`` (503).
+        #: ``open``, ``shut`` (connections end at once), ``silent`` (no response), ``away`` (503),
+        #: ``broken`` (connections end in the middle of a response).
         self.mode = "open"
         #: Called for each request that is not forwarded because of the mode.
         self.refuse: Callable[[], object] = lambda: None
@@ -65,6 +66,12 @@ class Door:
         if self.mode == "silent":
             self._ended.wait(600)
         if self.mode in ("shut", "silent"):
+            request.close_connection = True
+        elif self.mode == "broken":
+            request.send_response(200)
+            request.send_header("Content-Length", "100")
+            request.end_headers()
+            request.wfile.write(b"{")
             request.close_connection = True
         elif self.mode == "away":
             self._refuse(request, 503, "closed for a while")

@@ -92,6 +92,21 @@ def test_hung_up_catalog_has_one_message() -> None:
     assert f"{front.url} cannot be reached: " in said.pop()
 
 
+def test_cut_response_of_a_catalog_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trikafka_export.lake.rest_catalog.DELAYS", (0.0, 0.0))
+    requests = []
+    with door() as front:
+        front.mode = "broken"
+        front.refuse = lambda: requests.append(1)
+        with pytest.raises(ExportError) as error:
+            IcebergLog(lake_options(options(front.url)))
+    assert str(error.value) == (
+        f"cannot open the catalog 'lake': {front.url} ended the connection in the middle of a "
+        "response"
+    )
+    assert len(requests) == 3
+
+
 def test_configured_catalog_has_a_time_out_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

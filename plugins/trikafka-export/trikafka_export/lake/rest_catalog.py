@@ -9,16 +9,19 @@ whole response.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog.rest import RestCatalog
 from requests import PreparedRequest, Response, Session
-from requests.exceptions import ConnectionError, Timeout
+from requests.exceptions import ChunkedEncodingError, ConnectionError, Timeout
 
 from trikafka import ConfigurationError
 from trikafka.errors.peer_text import peer_text
+
+from ..cut_responses import DELAYS
 
 #: The limits (milliseconds) for connecting, and for waiting for bytes of a response.
 CONNECTION = "rest.client.connection-timeout-ms"
@@ -52,7 +55,11 @@ class _Sending:
             f":{address.port}" if address.port else ""
         )
         try:
-            return self._send(request, **{**given, "timeout": given.get("timeout") or self._limits})
+            return self._uncut(request, {**given, "timeout": given.get("timeout") or self._limits})
+        except ChunkedEncodingError as error:
+            raise ConnectionError(
+                f"{where} ended the connection in the middle of a response", request=request
+            ) from error
         except (ConnectionError, Timeout) as error:
             if isinstance(error, Timeout) or "timed out" in str(error):
                 connecting = "connect" in type(error).__name__.lower() and isinstance(
@@ -65,6 +72,15 @@ class _Sending:
             raise ConnectionError(
                 f"{where} cannot be reached: {_reason(error)}", request=request
             ) from error
+
+    def _uncut(self, request: PreparedRequest, given: Mapping[str, Any]) -> Response:
+        """Send a request; send it again if its response was cut and it only asks for something."""
+        for delay in DELAYS if request.method in ("GET", "HEAD") else ():
+            try:
+                return self._send(request, **given)
+            except ChunkedEncodingError:
+                time.sleep(delay)
+        return self._send(request, **given)
 
 
 def _reason(error: BaseException) -> str:
