@@ -43,7 +43,7 @@ def only_process_naming(text: str) -> int:
     return found[0]
 
 
-def eventually(condition: Callable[[], bool], limit: float = 180) -> bool:
+def eventually(condition: Callable[[], bool], limit: float = 400) -> bool:
     """Return whether the condition becomes true within the limit."""
     deadline = time.monotonic() + limit
     while not condition():

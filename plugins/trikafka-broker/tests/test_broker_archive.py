@@ -174,12 +174,12 @@ def test_one_of_two_starts_writes_the_archive(place: Place) -> None:
 
     def slow(file: Path) -> None:
         began.set()
-        assert go_on.wait(120)
+        assert go_on.wait(240)
         place.write(file)
 
     thread = threading.Thread(target=lambda: found.append(place.prepare(slow)))
     thread.start()
-    assert began.wait(120)
+    assert began.wait(240)
     assert place.prepare() is None
     go_on.set()
     thread.join()
@@ -405,7 +405,7 @@ def test_real_brokers_use_the_archive(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(KafkaCluster, "_find_archive", find)
     reported: list[str] = []
     for _ in range(2):
-        with KafkaCluster(progress=reported.append) as cluster:
+        with KafkaCluster(progress=reported.append, start_timeout=240) as cluster:
             file = archive.prepare(
                 find_java(), jars_of(fetch_jars()), lambda file: None, lambda: None
             )

@@ -300,8 +300,8 @@ def test_parallel_starts_download_once(machine: Machine) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
-    stdout, _ = other.communicate(timeout=180)
+        thread.join(240)
+    stdout, _ = other.communicate(timeout=400)
     assert stdout.strip() == str(machine.cache / "kafka-9.9.9" / "libs")
     assert machine.downloads() == 1
 

@@ -29,7 +29,7 @@ from trikafka_broker.probe import registered_brokers
 
 PROGRAM = """
 from trikafka_broker import KafkaCluster
-cluster = KafkaCluster()
+cluster = KafkaCluster(start_timeout=240)
 cluster.start()
 print(cluster.bootstrap_servers, flush=True)
 {rest}
@@ -167,7 +167,7 @@ def test_guardian_reads_its_input_before_signals(numbers: list[signal.Signals]) 
             process.send_signal(number)
         process.send_signal(signal.SIGCONT)
         assert eventually(lambda: child.poll() is not None)
-        assert process.wait(120) == 0
+        assert process.wait(240) == 0
 
 
 def handled(pid: int) -> int:
@@ -198,7 +198,7 @@ def test_closed_guardian_starts_nothing() -> None:
     guardian = Guardian()
     guardian.start()
     with guardian.spawn(["sleep", "60"], subprocess.DEVNULL) as child, ThreadPoolExecutor() as pool:
-        code = pool.submit(child.wait, 120)  # a zombie would be waited for
+        code = pool.submit(child.wait, 240)  # a zombie would be waited for
         guardian.close()
         assert code.result() == -signal.SIGKILL
     with pytest.raises(BrokerError, match="was closed; start a new one"):
@@ -238,7 +238,7 @@ def test_cluster_without_guardian_cleans_up(
     )
     program = "from trikafka_broker import BrokerError\n" + PROGRAM.format(rest=rest)
     done = subprocess.run(
-        [sys.executable, "-c", program], check=True, timeout=180, capture_output=True, text=True
+        [sys.executable, "-c", program], check=True, timeout=400, capture_output=True, text=True
     )
     assert (
         done.stdout.splitlines()[1]
@@ -251,7 +251,7 @@ def test_cluster_without_guardian_cleans_up(
 def test_given_directory_keeps_its_files(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp" / "thesis.txt").write_text("mine")
-    with KafkaCluster(directory=tmp_path):
+    with KafkaCluster(directory=tmp_path, start_timeout=240):
         assert list(tmp_path.glob("jvm-*"))
     assert (tmp_path / "tmp" / "thesis.txt").read_text() == "mine"
     assert not list(tmp_path.glob("jvm-*"))
@@ -259,7 +259,7 @@ def test_given_directory_keeps_its_files(temporary: Path, tmp_path: Path) -> Non
 
 def test_unclosed_cluster_leaves_nothing(temporary: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.format(rest="")]
-    subprocess.run(program, check=True, timeout=180, stdout=subprocess.DEVNULL)
+    subprocess.run(program, check=True, timeout=400, stdout=subprocess.DEVNULL)
     wait_until_nothing_is_left(temporary)
 
 
@@ -276,7 +276,7 @@ def test_command_ends_on_signals(
         host, port = first_line(process).split(":")
         assert eventually(lambda: registered_brokers(host, int(port)) == {0})
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=180)
+        stdout, stderr = process.communicate(timeout=400)
     assert process.returncode == code
     assert stdout == ""
     assert "Traceback" not in stderr
@@ -288,7 +288,7 @@ def test_interrupted_command_leaves_nothing(temporary: Path) -> None:
     with running(COMMAND) as process:
         assert eventually(lambda: bool(processes_naming(f"{temporary}/trikafka-broker-")))
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=180)
+        _, stderr = process.communicate(timeout=400)
     assert process.returncode == 130
     assert "Traceback" not in stderr
     wait_until_nothing_is_left(temporary)
@@ -296,7 +296,7 @@ def test_interrupted_command_leaves_nothing(temporary: Path) -> None:
 
 def test_command_refuses_a_wrong_version() -> None:
     done = subprocess.run(
-        [*COMMAND, "--kafka-version", "newest"], capture_output=True, text=True, timeout=180
+        [*COMMAND, "--kafka-version", "newest"], capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 1
     assert done.stderr == "Error: 'newest' is not a version of Kafka; an example of one is 4.4.0\n"
@@ -304,7 +304,7 @@ def test_command_refuses_a_wrong_version() -> None:
 
 def test_command_fetches_the_jars() -> None:
     """With ``--fetch-only`` the command prints the folder of the jars."""
-    done = subprocess.run([*COMMAND, "--fetch-only"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*COMMAND, "--fetch-only"], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0
     assert list(Path(done.stdout.strip()).glob("kafka-clients-*.jar"))
 

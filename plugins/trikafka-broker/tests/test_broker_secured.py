@@ -65,7 +65,7 @@ def test_command_prints_settings_that_connect(tmp_path: Path) -> None:
                 [sys.executable, "-m", "trikafka", "-F", file, "topics"],
                 capture_output=True,
                 text=True,
-                timeout=180,
+                timeout=400,
             )
             assert listed.returncode == 0, listed.stderr
     written = [file for file in (tmp_path / "kafka").rglob("*") if file.is_file()]

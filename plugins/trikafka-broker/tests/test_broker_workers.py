@@ -24,7 +24,7 @@ import os, time
 from pathlib import Path
 
 def test_it(kafka_broker, kafka_broker_cluster):
-    kafka_broker_cluster.run_tool("org.apache.kafka.tools.TopicCommand", "--version")
+    kafka_broker_cluster.run_tool("org.apache.kafka.tools.TopicCommand", "--version", timeout=240)
     here = Path(__file__)
     words = f"{os.getpid()} {kafka_broker.bootstrap_servers} {kafka_broker.pid}"
     here.with_suffix(".part").write_text(words)
@@ -45,7 +45,7 @@ def two_workers(folder: Path) -> Iterator[Any]:
     (folder / "wait").touch()
     place = ["-c", str(folder / "pytest.ini"), "--rootdir", str(folder), str(folder)]
     with running([sys.executable, "-m", "pytest", *OPTIONS, *place]) as controller:
-        assert eventually(lambda: len(list(folder.glob("*.noted"))) == 2, 240)
+        assert eventually(lambda: len(list(folder.glob("*.noted"))) == 2, 400)
         yield controller
 
 
