@@ -19,7 +19,7 @@ from pathlib import Path
 from .jobs import Job, Missing
 
 _ROOT = Path(__file__).resolve().parent.parent
-_PATIENCE = 20.0
+_PATIENCE = 120.0
 #: The distance between the partitions of two consecutive records. It is coprime to every number of
 #: partitions in use, so all partitions get records.
 _STRIDE = 7919

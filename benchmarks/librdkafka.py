@@ -11,14 +11,14 @@ from confluent_kafka.admin import AdminClient
 
 
 def read_topic(
-    bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 30
+    bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 120
 ) -> list[Any]:
     """Return the messages of :func:`messages_of` as a list."""
     return list(messages_of(bootstrap, topic, isolation, patience))
 
 
 def messages_of(
-    bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 30
+    bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 120
 ) -> Iterator[Any]:
     """Yield every message of a topic up to the present end of each partition, in order within each.
 
@@ -77,7 +77,7 @@ def _partitions_of(consumer: confluent_kafka.Consumer, topic: str, patience: flo
         time.sleep(0.2)
 
 
-def wait_until_in_sync(bootstrap: str, topics: Iterable[str], patience: float = 60) -> None:
+def wait_until_in_sync(bootstrap: str, topics: Iterable[str], patience: float = 240) -> None:
     """Wait until each partition of the topics has a leader and all its replicas are in sync.
 
     Raises:

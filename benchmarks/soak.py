@@ -115,7 +115,7 @@ class Worker:
         if self._process is not None:
             self._process.send_signal(number)
 
-    def end(self, number: signal.Signals, limit: float = 150) -> None:
+    def end(self, number: signal.Signals, limit: float = 300) -> None:
         """Send a signal that ends the process, and wait for its end; kill it after ``limit`` s."""
         process = self._process
         if process is None:

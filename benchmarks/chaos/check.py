@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..librdkafka import messages_of
 from .ledger import NO_OFFSET, Fate, Ledger, Track
 
-_PATIENCE = 60.0
+_PATIENCE = 150.0
 #: Violations of each kind that are listed.
 _NAMED = 5
 

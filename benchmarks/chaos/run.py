@@ -30,7 +30,7 @@ from .writers import Pace, Target, Writer
 PARTITIONS = 6
 _TOPIC = "chaos"
 #: Seconds within which all accepted records must have outcomes after the last fault.
-_PATIENCE = 150.0
+_PATIENCE = 400.0
 #: Properties of the brokers.
 PROPERTIES: dict[str, object] = {"min.insync.replicas": 2, "log.retention.ms": -1}
 #: The producers: their share of the records, and their settings. Records of the last one may
@@ -114,6 +114,9 @@ async def run(
     async with open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         topic = NewTopic(PARTITIONS, 3, {"min.insync.replicas": "2"})
         await admin.create_topics({_TOPIC: topic, TRANSACTIONS: topic})
+    await trio.to_thread.run_sync(
+        lambda: wait_until_in_sync(cluster.bootstrap_servers, [_TOPIC, TRANSACTIONS])
+    )
     ledger = Ledger(PARTITIONS)
     register = Register(PARTITIONS)
     log = LogCount()

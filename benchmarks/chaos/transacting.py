@@ -43,7 +43,7 @@ _SETTINGS: dict[str, Any] = {
 _UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
 #: Seconds within which a closed producer's last transaction must end: fewer than the transaction's
 #: own timeout. A coordinator that sent the markers to a frozen broker sends them again after 30 s.
-_SETTLES = 90.0
+_SETTLES = 200.0
 
 
 class Verdicts(Enum):

@@ -15,7 +15,7 @@ import trio
 from trikafka_broker import Cluster
 
 import trikafka
-from benchmarks.librdkafka import read_topic
+from benchmarks.librdkafka import read_topic, wait_until_in_sync
 from benchmarks.soak import Worker
 from trikafka import NewTopic, OffsetSpec, TopicPartition
 
@@ -106,6 +106,9 @@ async def run(
                 **{name: NewTopic(TARGETS, replicas) for name in names.values()},
             }
         )
+    await trio.to_thread.run_sync(
+        lambda: wait_until_in_sync(cluster.bootstrap_servers, ["in", *names.values()])
+    )
     workers = [
         Worker(
             "benchmarks.exactly_once.worker",
@@ -165,7 +168,7 @@ async def _feed(options: Options, cluster: Cluster, figures: Figures, over: trio
                 )
                 figures.fed += 1
             await trio.sleep(0.1)
-        await producer.flush(timeout=120)
+        await producer.flush(timeout=400)
 
 
 async def _kill_workers(
@@ -209,7 +212,7 @@ async def _kill_brokers(
 async def _finish(options: Options, cluster: Cluster, workers: list[Worker]) -> None:
     """Wait until each group has committed everything."""
     places = [TopicPartition("in", number) for number in range(PARTITIONS)]
-    with trio.fail_after(180):
+    with trio.fail_after(400):
         async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             ends = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
             left = set(options.groups)
@@ -241,7 +244,7 @@ async def _no_transaction_open(cluster: Cluster, topics: Iterable[str]) -> None:
     ):
         # The timeout of a transaction is 15 s. A coordinator that sent the markers to a frozen broker
         # sends them again after 30 s.
-        with trio.fail_after(120):
+        with trio.fail_after(240):
             while await committed.end_offsets(places) != await reader.end_offsets(places):  # noqa: ASYNC110
                 await trio.sleep(0.2)
 

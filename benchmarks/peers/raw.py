@@ -33,7 +33,7 @@ from ..pace import Pace
 # processor work at the same time, and the limit is not set by their sum.
 
 _VERSION = 12
-_PATIENCE = 60.0
+_PATIENCE = 150.0
 _INT32 = struct.Struct(">i")
 _HEAD = struct.Struct(">qiibIhi")
 _CRC_START = 21
