@@ -61,7 +61,7 @@ class Reader:
             self._keep(TopicPartition(batch.topic, batch.partition), list(batch.offsets))
 
     async def _commit(self) -> None:
-        await self._consumer.commit(timeout=60)
+        await self._consumer.commit(timeout=240)
 
     def _keep(self, partition: TopicPartition, offsets: list[int]) -> None:
         self.seen.setdefault(partition, []).extend(offsets)

@@ -21,6 +21,7 @@ from hosting import (
     LOOPS,
     T0,
     T1,
+    Worked,
     cluster_of,
     consumer_of,
     member_of,
@@ -129,26 +130,35 @@ def test_first_sends_time_out_in_their_own_time() -> None:
     async def main() -> None:
         async with (
             cluster_of() as cluster,
-            producer_of(cluster, max_block_ms=1_000, request_timeout_ms=500) as producer,
+            producer_of(cluster, max_block_ms=2_000, request_timeout_ms=1_000) as producer,
         ):
-            cluster.delay("Metadata", 60)
-            took = []
+            cluster.delay("Metadata", 600)
+            took, worked = [], []
 
             async def send(after: float) -> None:
                 await asyncio.sleep(after)
-                begun = time.monotonic()
+                begun, working = time.monotonic(), Worked()
                 with pytest.raises(trikafka.KafkaTimeoutError):
                     await producer.send("t", b"")
                 took.append(time.monotonic() - begun)
+                worked.append(working.stop())
 
-            await asyncio.gather(*(send(after) for after in (0, 0, 0.5)))
-            assert all(0.8 < seconds < 1.5 for seconds in took), took
+            await asyncio.gather(*(send(after) for after in (0, 0, 1)))
+            assert min(took) > 1.8
+            assert max(worked) < 3.0, worked  # behind the first one, the second would take 4 s
 
     run(main)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a record wait long for its partition: a busy machine may stand still for three seconds."""
+    monkeypatch.setattr(trikafka.UnknownTopicOrPartitionError, "patience", 300.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_missing_partition_holds_no_other_send() -> None:
-    """The first record of the topic waits three seconds for its partition, and it alone."""
+    """The first record of the topic waits for its partition, and it alone."""
 
     async def main() -> None:
         async with cluster_of(2) as cluster, producer_of(cluster) as producer:
@@ -157,17 +167,16 @@ def test_missing_partition_holds_no_other_send() -> None:
                 asyncio.create_task(producer.send("t", b"%d" % number, partition=number % 2))
                 for number in range(100)
             ]
-            begun = time.monotonic()
             results = await asyncio.gather(*sends)
-            assert time.monotonic() - begun < 2
             assert [one.offset for one in results] == [number // 2 for number in range(100)]
             assert not first.done()
-            with pytest.raises(trikafka.UnknownTopicOrPartitionError, match="no partition 99"):
-                await first
+            first.cancel()
+            await asyncio.wait([first])
 
     run(main)
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("cancelled", [(), (0,), (0, 1, 30)])
 def test_added_partition_keeps_the_order(known: bool, cancelled: Sequence[int]) -> None:
@@ -185,7 +194,7 @@ def test_added_partition_keeps_the_order(known: bool, cancelled: Sequence[int]) 
             for number in cancelled:
                 sends[number].cancel()
             # Records for partitions that exist wait for nothing.
-            await asyncio.wait_for(producer.send("t", b"", partition=1), 2)
+            await asyncio.wait_for(producer.send("t", b"", partition=1), 240)
             cluster.add_partitions("t", 3)
             late = asyncio.create_task(producer.send("t", b"late", partition=2))
             results = await asyncio.gather(*sends, late, return_exceptions=True)
@@ -195,6 +204,7 @@ def test_added_partition_keeps_the_order(known: bool, cancelled: Sequence[int]) 
     run(main)
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("partitions", [2, 3])
 def test_sends_of_each_turn_keep_the_order(partitions: int) -> None:
     """The topic becomes known in some turn of the loop, and the partition in a later one."""
@@ -221,7 +231,8 @@ def test_sends_to_a_missing_partition_fail_together() -> None:
             begun = time.monotonic()
             errors = await asyncio.gather(*sends, return_exceptions=True)
             assert {type(error) for error in errors} == {trikafka.UnknownTopicOrPartitionError}
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 40  # one after the other they would take 60 s
+            assert "no partition 9" in str(errors[0])
 
     run(main)
 
@@ -233,7 +244,7 @@ def test_sends_to_a_missing_topic_fail_together() -> None:
             begun = time.monotonic()
             errors = await asyncio.gather(*sends, return_exceptions=True)
             assert {type(error) for error in errors} == {trikafka.UnknownTopicOrPartitionError}
-            assert time.monotonic() - begun < 20
+            assert time.monotonic() - begun < 40
 
     run(main)
 
@@ -355,7 +366,7 @@ def test_busy_threads_delay_no_table() -> None:
             try:
                 async with cluster_of(1, records=5) as cluster, consumer_of(cluster) as consumer:
                     consumer.assign([T0])
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(240):
                         assert (await anext(consumer.arrow_batches())).num_rows == 5
             finally:
                 released.set()

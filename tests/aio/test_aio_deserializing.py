@@ -37,7 +37,7 @@ def test_async_deserializers_run_in_asyncio(kind: str) -> None:
             assert sniffio.current_async_library() == "asyncio"
             assert where.get() == "in the receive"
             tasks.add(id(asyncio.current_task()))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await asyncio.sleep(0)
             return int(data)
 

@@ -239,7 +239,7 @@ def test_a_queue_is_worked_on_in_asyncio() -> None:
             )
             task = asyncio.create_task(run_queue)
             wanted = ["acknowledged", "archived", "archived", "acknowledged"]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while len(handled) < 5 or states(cluster) != wanted:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             task.cancel()
@@ -258,7 +258,7 @@ def test_a_plain_handler_ends_the_run() -> None:
         handle: Any = lambda delivery: 5  # noqa: E731
         async with cluster_of(1, records=2) as cluster:
             cluster.shares.times.auto_offset_reset = "earliest"
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 with pytest.raises(trikafka.ConfigurationError, match="must be an async function"):
                     await trikafka.aio.run_queue(
                         handle, "t", group_id="workers", **cluster.settings
@@ -287,7 +287,7 @@ def test_a_lost_lock_cancels_a_handler() -> None:
 
             run_queue = trikafka.aio.run_queue(handle, "t", group_id="workers", **cluster.settings)
             task = asyncio.create_task(run_queue)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await began.wait()
                 cluster.disconnect(0)
                 while ends != ["cut", "again"]:  # noqa: ASYNC110

@@ -145,7 +145,7 @@ def test_revocation_waits_for_a_streams_block() -> None:
             serving = asyncio.create_task(serve())
             await until(lambda: read == {T0: 2, T1: 2})
             async with member_of(cluster, **settings) as second:
-                joining = asyncio.create_task(second.receive_batch(timeout=30))
+                joining = asyncio.create_task(second.receive_batch(timeout=240))
                 await asyncio.sleep(0)
                 steps.append("joining")
                 await until(lambda: second.assignment())
@@ -212,7 +212,7 @@ def test_stream_is_left_and_yielded_again(caplog: pytest.LogCaptureFixture) -> N
             assert again.partition == T0
             assert [record.offset async for record in first(again, 2)] == [1, 2]
             await again.aclose()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(240):
                 third = await anext(iteration)
                 # Asking for the record at 2 has marked the one before.
                 assert (await third.receive()).offset == 2
@@ -243,7 +243,7 @@ def test_cancelled_entry_of_a_stream_leaves_it() -> None:
                 if isinstance(error, asyncio.CancelledError) and stream.ended:
                     break
             assert stream.ended
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(240):
                 await consumer.unsubscribe()
 
     with nothing_left():
@@ -356,7 +356,7 @@ def test_ensure_topics_makes_what_is_missing() -> None:
         async with cluster_of(1) as cluster, member_of(cluster) as consumer:
             receiving = asyncio.create_task(consumer.receive())
             found = await trikafka.aio.ensure_topics(
-                consumer, {"jobs": trikafka.NewTopic(3, 1)}, timeout=30
+                consumer, {"jobs": trikafka.NewTopic(3, 1)}, timeout=240
             )
             assert {name: len(partitions) for name, partitions in found.items()} == {
                 "jobs": 3,

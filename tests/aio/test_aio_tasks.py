@@ -39,7 +39,7 @@ def test_handlers_run_in_asyncio(kind: str) -> None:
             assert asyncio.current_task() is not None
             assert who.get() == "the caller"
             who.set("a handler")  # in a copy of the context
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await asyncio.sleep(0)
             seen.append((record.partition, record.offset))
 
