@@ -9,11 +9,31 @@ from collections.abc import Collection
 
 import trio
 
-from trikafka import Admin, open_admin
+from trikafka import Admin, BrokerResponseError, NewTopic, open_admin
 
 #: Properties of brokers that no test kills: one that stands still for three seconds on a busy
 #: machine would lead no partition for a moment, and refuse to create a topic.
 PATIENT = {"broker.session.timeout.ms": 18_000}
+#: Seconds in which a cluster starts while the other processes start theirs, on a slow machine.
+START = 240
+
+
+async def topic_made(admin: Admin, name: str, topic: NewTopic, limit: float = 240) -> None:
+    """Create a topic, and wait up to ``limit`` seconds until the brokers report it.
+
+    A broker that stood still for longer than its session takes no replica until it is back. Then
+    there are too few brokers for a topic with a copy on each.
+    """
+    with trio.fail_after(limit):
+        while True:
+            try:
+                await admin.create_topics({name: topic})
+                break
+            except BrokerResponseError as error:
+                if error.name != "INVALID_REPLICATION_FACTOR":
+                    raise
+            await trio.sleep(0.1)
+    await topic_reported(admin, name, topic.partitions, limit)
 
 
 async def topic_reported(admin: Admin, topic: str, partitions: int, limit: float = 240) -> None:

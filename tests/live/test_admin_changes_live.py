@@ -27,7 +27,9 @@ def fresh() -> str:
 async def java(broker: Any, tool: str, *arguments: str) -> str:
     """Run one of Kafka's tools; return its output."""
     server = ("--bootstrap-server", broker.bootstrap_servers)
-    done = await trio.to_thread.run_sync(lambda: broker.run_tool(tool, *server, *arguments))
+    done = await trio.to_thread.run_sync(
+        lambda: broker.run_tool(tool, *server, *arguments, timeout=240)
+    )
     return str(done.stdout)
 
 
@@ -48,7 +50,7 @@ async def entries(
     admin: trikafka.Admin, resource: ConfigResource, **wanted: str | None
 ) -> dict[str, trikafka.ConfigEntry]:
     """Return the settings once the broker has these own values: the controller has them first."""
-    with trio.fail_after(120):
+    with trio.fail_after(240):
         while True:
             found = (await admin.describe_configs([resource], documentation=True))[resource]
             own = {name: entry for name, entry in found.items() if not entry.is_default}

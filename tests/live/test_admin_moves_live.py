@@ -19,9 +19,9 @@ from trikafka_broker.pytest_plugin import _open
 import trikafka
 from trikafka import NewTopic, TopicDescription, TopicPartition, TopicPartitionReplica
 
-_LIMIT = 60
+_LIMIT = 240
 #: For the tools that describe groups: 5 s by default, which is little for JVMs that stand still.
-_PATIENT = ("--timeout", f"{_LIMIT}000")
+_PATIENT = ("--timeout", "120000")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,9 @@ async def java(brokers: Any, tool: str, *arguments: str) -> str:
     """Run one of Kafka's tools; return its output."""
     server = ("--bootstrap-server", brokers.bootstrap_servers)
     done = await trio.to_thread.run_sync(
-        lambda: brokers.run_tool(f"org.apache.kafka.tools.{tool}", *server, *arguments)
+        lambda: brokers.run_tool(
+            f"org.apache.kafka.tools.{tool}", *server, *arguments, timeout=_LIMIT
+        )
     )
     return str(done.stdout)
 

@@ -13,7 +13,7 @@ from trikafka_broker.pytest_plugin import MakeKafkaCluster
 import trikafka
 
 #: Seconds for all changes, on a busy machine.
-LIMIT = 120
+LIMIT = 400
 
 
 async def changed(
@@ -66,6 +66,7 @@ async def test_a_voter_is_removed_and_added(make_kafka_cluster: MakeKafkaCluster
                 lambda: cluster.run_tool(
                     "org.apache.kafka.tools.MetadataQuorumCommand",
                     *("--bootstrap-server", cluster.bootstrap_servers, "describe", "--status"),
+                    timeout=240,
                 )
             )
             found = re.search(r"^CurrentVoters:\s+(.*)$", said.stdout, re.MULTILINE)

@@ -46,7 +46,9 @@ async def admin(guarded: KafkaCluster) -> Any:
 async def java(cluster: KafkaCluster, tool: str, *arguments: str) -> str:
     """Run one of Kafka's tools; return its output."""
     server = ("--bootstrap-server", cluster.bootstrap_servers)
-    done = await trio.to_thread.run_sync(lambda: cluster.run_tool(tool, *server, *arguments))
+    done = await trio.to_thread.run_sync(
+        lambda: cluster.run_tool(tool, *server, *arguments, timeout=240)
+    )
     return str(done.stdout)
 
 
@@ -213,7 +215,9 @@ async def test_token_is_as_java_says(guarded: KafkaCluster, tmp_path: Any) -> No
         describe = ("--command-config", str(properties), "--describe", "--owner-principal")
         done = await trio.to_thread.run_sync(
             lambda: guarded.run_tool(
-                "org.apache.kafka.tools.DelegationTokenCommand", *server, *describe, "User:alice"
+                "org.apache.kafka.tools.DelegationTokenCommand",
+                *(*server, *describe, "User:alice"),
+                timeout=240,
             )
         )
         assert token.token_id in done.stdout

@@ -18,6 +18,7 @@ import pyarrow.dataset
 import pytest
 import trio
 import trio.lowlevel
+from cluster_waits import topic_reported
 
 import trikafka
 from benchmarks.librdkafka import read_topic
@@ -38,6 +39,7 @@ async def make_topic(bootstrap: str, partitions: int, **config: str) -> str:
     name = f"arrow-{uuid.uuid4().hex[:8]}"
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({name: trikafka.NewTopic(partitions, 1, config)})
+        await topic_reported(admin, name, partitions)
     return name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
                 "User:alice",
                 *rule,
             ]
-            cluster.run_tool("org.apache.kafka.tools.AclCommand", *add)
+            cluster.run_tool("org.apache.kafka.tools.AclCommand", *add, timeout=240)
         trio.run(_make_topics, cluster)
         yield cluster
 
@@ -190,9 +191,8 @@ async def test_member_continues_after_its_rights_return(guarded: KafkaCluster) -
         which = ["--allow-principal", "User:alice", "--operation", "Read", "--group", "later-"]
         which += ["--resource-pattern-type", "prefixed", "--force"]
         arguments = ["--bootstrap-server", guarded.bootstrap_servers, change, *which]
-        await trio.to_thread.run_sync(
-            guarded.run_tool, "org.apache.kafka.tools.AclCommand", *arguments
-        )
+        tool = partial(guarded.run_tool, "org.apache.kafka.tools.AclCommand", timeout=240)
+        await trio.to_thread.run_sync(tool, *arguments)
 
     async def more() -> None:
         """Wait until both have read a record that is written now, and more."""

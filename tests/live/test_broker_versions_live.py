@@ -18,7 +18,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 import trio
-from cluster_waits import PATIENT, topic_reported
+from cluster_waits import PATIENT, START, topic_reported
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import (
     DEFAULT_JVM_OPTIONS,
@@ -47,7 +47,7 @@ def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
 
     @functools.wraps(test)
     async def limited(**fixtures: Any) -> None:
-        with trio.fail_after(240):
+        with trio.fail_after(400):
             await test(**fixtures)
 
     return limited
@@ -100,7 +100,10 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
         once = [] if request.param == TOOLS_VERSION else ["-Xshare:auto"]
         options = [*DEFAULT_JVM_OPTIONS, *once]
         with KafkaCluster(
-            version=request.param, properties=PATIENT, jvm_options=options
+            version=request.param,
+            properties=PATIENT,
+            jvm_options=options,
+            start_timeout=START,
         ) as cluster:
             yield Broker(cluster.bootstrap_servers, request.param)
 
@@ -288,14 +291,14 @@ async def test_foreign_transactions_are_read(broker: Broker) -> None:
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": broker.bootstrap, "transactional.id": topic}
         )
-        producer.init_transactions(60)
+        producer.init_transactions(240)
         for number, end in enumerate(
             (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction)
         ):
             producer.begin_transaction()
             producer.produce(topic, b"%d" % number, partition=0)
-            producer.flush(60)
-            end(60)
+            producer.flush(240)
+            end(240)
 
     await trio.to_thread.run_sync(produce)
     async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
@@ -500,9 +503,14 @@ async def test_feature_levels_survive_restarts(tmp_path: Path) -> None:
     properties = {"queued.max.requests": 1000 + os.getpid()}
     starts = ((tmp_path / "formatted", 1), (tmp_path / "copied", 3), (tmp_path / "formatted", 1))
     topics: dict[Path, set[str]] = defaultdict(set)
-    with trio.fail_after(240):
+    with trio.fail_after(600):
         for directory, brokers in starts:
-            cluster = KafkaCluster(directory=directory, brokers=brokers, properties=properties)
+            cluster = KafkaCluster(
+                directory=directory,
+                brokers=brokers,
+                properties=properties,
+                start_timeout=START,
+            )
             await trio.to_thread.run_sync(cluster.start)
             try:
                 broker = Broker(cluster.bootstrap_servers, DEFAULT_VERSION)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
+from cluster_waits import topic_made
 from trikafka_broker.trio_api import Cluster
 
 from trikafka import NewTopic, TopicPartition, open_admin, open_consumer, open_producer
@@ -42,7 +43,7 @@ async def make_topic(bootstrap: str, partitions: int, **config: str) -> str:
     name = f"consumer-{uuid.uuid4().hex[:8]}"
     replicas = min(3, len(bootstrap.split(",")))
     async with open_admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics({name: NewTopic(partitions, replicas, config)})
+        await topic_made(admin, name, NewTopic(partitions, replicas, config))
     return name
 
 
@@ -89,7 +90,7 @@ async def test_librdkafkas_compression_is_read(kafka_broker: KafkaBroker, compre
         )
         for number in range(2_000):
             producer.produce(topic, b"value %d" % number, b"key", headers=[("h", b"x")])
-        producer.flush(30)
+        assert producer.flush(240) == 0
 
     await trio.to_thread.run_sync(produce)
     async with open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
@@ -125,12 +126,12 @@ async def test_consumer_survives_killed_brokers(
         await write(bootstrap, topic, 6, range(600, 1_200))
         seen += [int((await consumer.receive()).value or b"") for _ in range(600)]
         assert sorted(seen) == list(range(1_200))
-        await consumer.commit(timeout=90)
+        await consumer.commit(timeout=240)
         await victim.start()
         await write(bootstrap, topic, 6, range(1_200, 1_800))
         seen += [int((await consumer.receive()).value or b"") for _ in range(600)]
         assert sorted(seen) == list(range(1_800))
-        await consumer.commit(timeout=90)
+        await consumer.commit(timeout=240)
 
 
 @in_time
@@ -140,19 +141,24 @@ async def test_aborted_records_are_never_seen(kafka_broker: KafkaBroker) -> None
 
     def produce() -> None:
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap, "transactional.id": topic, "linger.ms": 0}
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": topic,
+                "transaction.timeout.ms": 600_000,
+                "linger.ms": 0,
+            }
         )
-        producer.init_transactions(30)
+        producer.init_transactions(240)
         for number in range(30):
             producer.begin_transaction()
             kind = b"no" if number % 3 == 1 else b"yes"
             for each in range(10):
                 producer.produce(topic, b"%s %d %d" % (kind, number, each), partition=each % 2)
-            producer.flush(30)
-            (producer.abort_transaction if kind == b"no" else producer.commit_transaction)(30)
+            assert producer.flush(240) == 0
+            (producer.abort_transaction if kind == b"no" else producer.commit_transaction)(240)
         producer.begin_transaction()
         producer.produce(topic, b"no end", partition=0)
-        producer.flush(30)
+        assert producer.flush(240) == 0
         open_one.append(producer)
 
     open_one: list[Any] = []
@@ -169,7 +175,7 @@ async def test_aborted_records_are_never_seen(kafka_broker: KafkaBroker) -> None
         assert len(seen) == 200
         assert all(value.startswith(b"yes") for value in seen if value)
         assert not await consumer.receive_batch(timeout=1)  # not the open one either
-        await trio.to_thread.run_sync(open_one[0].commit_transaction, 30)
+        await trio.to_thread.run_sync(open_one[0].commit_transaction, 240)
         assert (await consumer.receive()).value == b"no end"
     async with open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign(tps)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
-from cluster_waits import PATIENT, topic_reported
+from cluster_waits import PATIENT, START, topic_reported
 from test_groups_live import PARTITIONS, Stage, in_time, until
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
@@ -47,7 +47,7 @@ QUICK = PATIENT | {
 @pytest.fixture(scope="module")
 def quick_broker() -> Iterator[KafkaCluster]:
     """Return one real broker, shared by the tests of this file."""
-    with KafkaCluster(properties=QUICK) as cluster:
+    with KafkaCluster(properties=QUICK, start_timeout=START) as cluster:
         cluster.start()
         yield cluster
 
@@ -299,7 +299,15 @@ async def librdkafka_member(scene: Scene, leave: Callable[[], bool]) -> None:
 
 @in_time
 async def test_group_is_shared_with_librdkafka(quick_broker: KafkaCluster) -> None:
+    """The group has long heartbeats.
+
+    librdkafka waits for a response as long as the interval is. It never asks again for an
+    assignment in a response that came later, or joins again and reads records twice.
+    """
     async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
+        await set_of_group(
+            quick_broker.bootstrap_servers, scene.topic, "heartbeat.interval.ms", 8_000
+        )
         leave_first, leave_theirs = trio.Event(), trio.Event()
         nursery.start_soon(scene.member, "first", leave_first.is_set)
         await scene.more("first")
@@ -528,11 +536,15 @@ class Deaf(trio.abc.Stream):
 
 
 async def set_session(bootstrap: str, group: str, milliseconds: int) -> None:
-    """Give one group a session timeout of its own, as kafka-configs.sh does.
+    await set_of_group(bootstrap, group, "session.timeout.ms", milliseconds)
+
+
+async def set_of_group(bootstrap: str, group: str, setting: str, milliseconds: int) -> None:
+    """Give one group a time of its own, as kafka-configs.sh does.
 
     Return once the broker has it, too. A member that asked before that would take the default.
     """
-    resource, name = ConfigResource("group", group), "consumer.session.timeout.ms"
+    resource, name = ConfigResource("group", group), f"consumer.{setting}"
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.alter_configs({resource: {name: milliseconds}})
         while True:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import START, topic_reported
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.trio_api import Broker, Cluster
 
@@ -76,18 +77,25 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     async def fill() -> None:
         async with trikafka.open_admin(bootstrap_servers=started.bootstrap_servers) as admin:
             await admin.create_topics({"t": NewTopic(1, 1), "u": NewTopic(1, 1)})
+            for name in "t", "u":
+                await topic_reported(admin, name, 1)
         async with trikafka.open_producer(bootstrap_servers=started.bootstrap_servers) as producer:
             await producer.send("t", b"v")
 
-    with KafkaCluster(**({"version": version} if version else {})) as started:
+    options = {"version": version} if version else {}
+    with KafkaCluster(**options, start_timeout=START) as started:
         started.start()
         trio.run(fill)
         yield Cluster(started)
 
 
 @asynccontextmanager
-async def clients(cluster: Cluster) -> AsyncIterator[dict[str, Any]]:
-    """Open one client of each kind, with connections and a short limit for closing."""
+async def clients(cluster: Cluster, *, patient: bool = False) -> AsyncIterator[dict[str, Any]]:
+    """Open one client of each kind, with connections and a short limit for closing.
+
+    ``patient``: the producer has the default limits. With a request's limit of 200 ms a busy
+    machine makes it lose the broker again and again.
+    """
     given = {"bootstrap_servers": cluster.bootstrap_servers, "close_timeout_ms": 200}
     patience = {
         "max_block_ms": LIMIT * 1000,
@@ -102,7 +110,8 @@ async def clients(cluster: Cluster) -> AsyncIterator[dict[str, Any]]:
                 group_id="g", enable_auto_commit=False, auto_offset_reset="earliest", **given
             )
         )
-        producer = await open_one(trikafka.open_producer(**given, **patience))
+        limits = {} if patient else patience
+        producer = await open_one(trikafka.open_producer(**given, **limits))
         admin = await open_one(trikafka.open_admin(**given))
         with trio.fail_after(240):
             consumer.assign([TP])
@@ -110,7 +119,7 @@ async def clients(cluster: Cluster) -> AsyncIterator[dict[str, Any]]:
             await consumer.receive_batch()
             await consumer.commit()
             await consumer.end_offsets([TP])
-            await producer.partitions_for("t", timeout=45)
+            await producer.partitions_for("t", timeout=240)
             await admin.list_groups()
         yield {"consumer": consumer, "producer": producer, "admin": admin}
 
@@ -236,7 +245,7 @@ async def test_outage_is_logged_once(cluster: Cluster, caplog: pytest.LogCapture
             if record.name == "trikafka.brokers" and re.match(wanted, line := record.getMessage())
         ]
 
-    async with clients(cluster) as opened, trio.open_nursery() as nursery:
+    async with clients(cluster, patient=True) as opened, trio.open_nursery() as nursery:
         caplog.clear()  # a broker that stood still until now may have been logged
         nursery.start_soon(opened["consumer"].receive)
         nursery.start_soon(opened["consumer"].position, TP)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import topic_reported
 from trikafka_broker import Cluster, Fault, FaultProxy, Rule
 from trikafka_broker.pytest_plugin import _open
 
@@ -39,6 +40,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 async def _make_topic(bootstrap: str) -> None:
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({"t": NewTopic(2, 1)})
+        await topic_reported(admin, "t", 2)
 
 
 async def delivered(producer: Producer, value: bytes, partition: int) -> bytes:

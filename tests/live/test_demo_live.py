@@ -16,7 +16,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-from flights import demo, source
+from flights import demo, reading, source
 from flights.display import Screen
 
 FLIGHTS, MORE = 3_000, 100
@@ -37,7 +37,9 @@ def options(servers: str, output: Path, **others: Any) -> demo.Options:
 
 
 @pytest.fixture
-def screen() -> Screen:
+def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    # A busy machine may read nothing for half a minute, which the demo takes for a loss.
+    monkeypatch.setattr(reading, "_PATIENCE", 240.0)
     return Screen(Console(file=sys.stdout, force_terminal=False))
 
 

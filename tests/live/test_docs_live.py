@@ -62,7 +62,7 @@ async def test_first_producer_and_consumer_run(servers: str, tmp_path: Path) -> 
     assert re.fullmatch(r"partition \d, offset 0", said)
     lines: list[str] = []
     # The program reads for 10 s and commits. On a machine that stands still it has more to read.
-    for _ in range(6):
+    for _ in range(20):
         lines += run(program("README.md", "consumer"), servers, tmp_path)
         if len(lines) >= 1001:
             break

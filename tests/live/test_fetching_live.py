@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import trio
-from cluster_waits import topic_reported
+from cluster_waits import topic_made
 from trikafka_broker.trio_api import Cluster
 
 from trikafka import NewTopic, TopicPartition, open_admin, open_consumer, open_producer
@@ -34,8 +34,7 @@ async def topic_of(
 ) -> tuple[str, list[TopicPartition]]:
     topic = f"fetching-{uuid.uuid4().hex[:8]}"
     async with open_admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics({topic: NewTopic(partitions, replicas)})
-        await topic_reported(admin, topic, partitions)
+        await topic_made(admin, topic, NewTopic(partitions, replicas))
     return topic, [TopicPartition(topic, number) for number in range(partitions)]
 
 

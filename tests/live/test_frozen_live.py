@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from cluster_waits import START, topic_reported
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.trio_api import Cluster
 
@@ -56,7 +57,10 @@ class Dials:
 
 async def fill(bootstrap: str, topic: str = "t") -> None:
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics({topic: NewTopic(1, 1), f"{topic}-other": NewTopic(2, 1)})
+        topics = {topic: NewTopic(1, 1), f"{topic}-other": NewTopic(2, 1)}
+        await admin.create_topics(topics)
+        for name, new in topics.items():
+            await topic_reported(admin, name, new.partitions)
     async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
         for value in VALUES:
             await producer.enqueue(topic, value)
@@ -69,7 +73,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     Topic ``t`` is filled.
     """
     version = request.config.getoption("--kafka-version")
-    with KafkaCluster(**({"version": version} if version else {})) as started:
+    options = {"version": version} if version else {}
+    with KafkaCluster(**options, start_timeout=START) as started:
         started.start()
         trio.run(fill, started.bootstrap_servers)
         yield Cluster(started)
@@ -224,16 +229,16 @@ async def test_calls_survive_a_restart(cluster: Cluster) -> None:
             answered[name] += 1
 
     endless: dict[str, Call] = {
-        "beginning_offsets": lambda consumer: consumer.beginning_offsets([T]),
-        "end_offsets": lambda consumer: consumer.end_offsets([T]),
-        "offsets_for_times": lambda consumer: consumer.offsets_for_times({T: 0}),
-        "committed": lambda consumer: consumer.committed([T]),
-        "commit": lambda consumer: consumer.commit({T: 3}),
-        "partitions_for": lambda consumer: consumer.partitions_for("t-other"),
-        "list_topics": lambda consumer: consumer.list_topics(),
+        "beginning_offsets": lambda consumer: consumer.beginning_offsets([T], timeout=240),
+        "end_offsets": lambda consumer: consumer.end_offsets([T], timeout=240),
+        "offsets_for_times": lambda consumer: consumer.offsets_for_times({T: 0}, timeout=240),
+        "committed": lambda consumer: consumer.committed([T], timeout=240),
+        "commit": lambda consumer: consumer.commit({T: 3}, timeout=240),
+        "partitions_for": lambda consumer: consumer.partitions_for("t-other", timeout=240),
+        "list_topics": lambda consumer: consumer.list_topics(timeout=240),
     }
     async with reading(bootstrap) as consumer:
-        with trio.fail_after(180):
+        with trio.fail_after(400):
             async with trio.open_nursery() as nursery:
                 for name, call in endless.items():
                     nursery.start_soon(again_and_again, name, call, consumer)

@@ -13,11 +13,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import trio
-from known_topics import make_topic, value_of
+from known_topics import add_records, make_topic, value_of
 
 import trikafka
 
-RECORDS = 3_000
+#: Each worker has a part of the records of its own to write, however quick the one before was.
+PART, WORKERS = 800, 4
+RECORDS = PART * WORKERS
 EXAMPLES = Path(__file__).parents[2] / "examples"
 #: The example with small batches, and a short session, since a killed member leaves no group: long enough
 #: for a busy machine, on which imports alone take a second.
@@ -52,14 +54,16 @@ def files(folder: Path) -> list[Path]:
 async def test_killed_worker_leaves_each_record_once(kafka_broker: Any, tmp_path: Path) -> None:
     """A worker that is killed three times leaves each record in one file."""
     servers, root = kafka_broker.bootstrap_servers, tmp_path / "out"
-    topic = await make_topic(servers, f"files-{uuid.uuid4().hex[:8]}", RECORDS, 4)
-    with trio.fail_after(400):
+    topic = await make_topic(servers, f"files-{uuid.uuid4().hex[:8]}", 0, 4)
+    with trio.fail_after(800):
         async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-            for _ in range(3):
+            for number in range(WORKERS - 1):
+                await add_records(servers, topic, number * PART, PART, 4)
                 before = len(files(root))
                 with worker(topic, root, servers):
                     while len(files(root)) < before + 5:  # noqa: ASYNC110  (another process makes them)
                         await trio.sleep(0.01)
+            await add_records(servers, topic, RECORDS - PART, PART, 4)
             with worker(topic, root, servers) as process:
                 done: list[int] = []
                 while done != [RECORDS // 4] * 4:

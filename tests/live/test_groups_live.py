@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
+from cluster_waits import topic_reported
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
@@ -111,6 +112,7 @@ async def stage_of(bootstrap: str, strategy: str) -> AsyncIterator[tuple[Stage, 
     topic = f"groups-{uuid.uuid4().hex[:8]}"
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({topic: NewTopic(PARTITIONS, 1)})
+        await topic_reported(admin, topic, PARTITIONS)
     stage = Stage(bootstrap, topic, strategy)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.write)

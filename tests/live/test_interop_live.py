@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import trio
-from cluster_waits import settled
+from cluster_waits import settled, topic_reported
 
 import trikafka
 from benchmarks.librdkafka import read_topic
@@ -168,6 +168,8 @@ async def test_java_and_librdkafka_read_our_records(kafka_broker_cluster: KafkaC
             await admin.create_topics(
                 dict.fromkeys((topic, in_transactions), NewTopic(1, 1, {"retention.ms": -1}))
             )
+            for name in topic, in_transactions:
+                await topic_reported(admin, name, 1)
         for codec in CODECS:
             async with trikafka.open_producer(
                 bootstrap_servers=bootstrap, compression_type=codec

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import trio
-from cluster_waits import PATIENT
+from cluster_waits import PATIENT, topic_reported
 from trikafka_broker import KafkaCluster
 from trikafka_broker.ports import Ports
 from trikafka_broker.pytest_plugin import _open
@@ -84,7 +84,7 @@ class Kdc:
         )
 
     def _await_port(self) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while time.monotonic() < until:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
@@ -167,6 +167,7 @@ async def test_session_by_a_ticket_is_renewed(settings: dict[str, Any]) -> None:
     with trio.fail_after(400):
         async with trikafka.open_admin(**settings) as admin:
             await admin.create_topics({"krb": trikafka.NewTopic(1, 1)})
+            await topic_reported(admin, "krb", 1)
         async with (
             trikafka.open_producer(linger_ms=0, **settings) as producer,
             trikafka.open_consumer(

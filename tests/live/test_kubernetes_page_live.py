@@ -15,6 +15,7 @@ from typing import Any
 
 import trio
 import yaml
+from cluster_waits import topic_reported
 
 import trikafka
 
@@ -27,7 +28,7 @@ PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 
 def probe(address: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(address, timeout=60) as response:
+        with urllib.request.urlopen(address, timeout=240) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -54,6 +55,7 @@ async def test_service_answers_probes_and_stops(kafka_broker: Any, tmp_path: Pat
     servers = kafka_broker.bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics({"orders": trikafka.NewTopic(1, 1)})
+        await topic_reported(admin, "orders", 1)
     file = tmp_path / "service.py"
     file.write_text(PROGRAM, encoding="utf-8")
     names = {"KAFKA": servers, "POD_NAME": "billing-0", "PROBE_PORT": "0"}

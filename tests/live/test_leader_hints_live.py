@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import kafka
 import trio
-from cluster_waits import PATIENT
+from cluster_waits import PATIENT, topic_reported
 
 import trikafka
 from trikafka import NewTopic, TopicPartition
@@ -101,6 +101,7 @@ async def test_moved_leader_needs_no_metadata_request(make_kafka_cluster: MakeKa
 
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({"moves": NewTopic(1, 2)})
+        await topic_reported(admin, "moves", 1)
     with trio.fail_after(300):
         async with trikafka.open_producer(
             bootstrap_servers=bootstrap, dial=dial, plugins=[retried], linger_ms=0

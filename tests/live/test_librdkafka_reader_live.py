@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import trio
+from cluster_waits import topic_reported
 
 from benchmarks.librdkafka import read_topic
 from trikafka import NewTopic, open_admin, open_producer
@@ -26,6 +27,7 @@ async def test_reader_returns_at_the_end(
     bootstrap, topic = kafka_broker.bootstrap_servers, f"reader-{uuid.uuid4().hex[:8]}"
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({topic: NewTopic(3, 1)})
+        await topic_reported(admin, topic, 3)
     async with open_producer(bootstrap_servers=bootstrap) as producer:
         for number in range(20):
             await producer.enqueue(topic, b"%02d" % number, partition=number % 2)

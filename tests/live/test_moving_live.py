@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
+from cluster_waits import topic_made
 from trikafka_broker import BrokerError
 
 import trikafka
@@ -78,7 +79,8 @@ async def test_clients_follow_a_moved_cluster(
     settings: dict[str, Any] = {"bootstrap_servers": "boot:1", "dial": name.dial}
 
     async def produce() -> None:
-        async with trikafka.open_producer(**settings) as producer:
+        # Three brokers may take longer to stop and start than a record lives by default.
+        async with trikafka.open_producer(**settings, delivery_timeout_ms=480_000) as producer:
             while not finish.is_set():
                 for partition in range(3):
                     await producer.send("t", b"%d" % written[partition], partition=partition)
@@ -104,7 +106,7 @@ async def test_clients_follow_a_moved_cluster(
         old = {broker.port for broker in cluster.brokers}
         name.leads_to(cluster)
         async with trikafka.open_admin(**settings) as admin:
-            await admin.create_topics({"t": NewTopic(3, 3)})
+            await topic_made(admin, "t", NewTopic(3, 3))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(produce)
             nursery.start_soon(consume)

@@ -48,7 +48,7 @@ def by_librdkafka(servers: str, topic: str, keys: list[bytes | None], **settings
 
         producer.produce(topic, b"v", key=key, on_delivery=delivered)
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(240) == 0
     return [found[number] for number in range(len(keys))]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import topic_reported
 
 from trikafka import (
     CommitFailedError,
@@ -78,6 +79,7 @@ async def test_plugins_store_each_record_once(
 
     async with open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics({topic: NewTopic(PARTITIONS, 1)})
+        await topic_reported(admin, topic, PARTITIONS)
     async with open_producer(bootstrap_servers=servers) as producer:
         for number in range(RECORDS):
             await producer.enqueue(topic, b"%d" % number, partition=number % PARTITIONS)

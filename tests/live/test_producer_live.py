@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import kafka
 import pytest
 import trio
-from cluster_waits import topic_reported
+from cluster_waits import topic_made
 from trikafka_broker.trio_api import Cluster
 
 from trikafka import NewTopic, TopicPartition, open_admin, open_consumer, open_producer
@@ -25,8 +25,7 @@ async def make_topic(bootstrap: str, partitions: int, **config: str) -> str:
     name = f"producer-{uuid.uuid4().hex[:8]}"
     replicas = min(3, len(bootstrap.split(",")))
     async with open_admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics({name: NewTopic(partitions, replicas, config)})
-        await topic_reported(admin, name, partitions)
+        await topic_made(admin, name, NewTopic(partitions, replicas, config))
     return name
 
 
@@ -92,7 +91,10 @@ async def produce_while(
             await trio.sleep(0.002)
 
     async with open_producer(
-        bootstrap_servers=bootstrap, request_timeout_ms=3_000, batch_size=1_000
+        bootstrap_servers=bootstrap,
+        request_timeout_ms=3_000,
+        delivery_timeout_ms=480_000,  # two brokers may start one after the other, in minutes
+        batch_size=1_000,
     ) as producer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from cluster_waits import topic_reported
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
 
 from trikafka import Admin, NewTopic, open_admin, open_producer
@@ -27,6 +28,7 @@ async def test_quota_is_waited_for_and_reported(
     with trio.fail_after(300):
         async with open_admin(bootstrap_servers=bootstrap) as admin:
             await admin.create_topics({CLIENT: NewTopic(1, 1)})
+            await topic_reported(admin, CLIENT, 1)
             await set_quota(admin, 1_000)
         async with open_producer(
             bootstrap_servers=bootstrap, client_id=CLIENT, linger_ms=0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from cluster_waits import topic_reported
 
 from trikafka import (
     Admin,
@@ -53,6 +54,7 @@ async def test_recreated_topic_is_read_once(
     with trio.fail_after(300):
         async with open_admin(bootstrap_servers=bootstrap) as admin:
             await admin.create_topics({topic: NewTopic(1, 1)})
+            await topic_reported(admin, topic, 1)
             await write(bootstrap, topic, [b"old"] * OLD)
             async with open_consumer(topic, bootstrap_servers=bootstrap, **settings) as consumer:
                 assert [(await consumer.receive()).value for _ in range(OLD)] == [b"old"] * OLD

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 import trustme
-from cluster_waits import PATIENT
+from cluster_waits import PATIENT, topic_reported
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
 
@@ -221,7 +221,7 @@ async def test_refused_client_shows_no_secret(
     failed = []
     with token_endpoint() as port, caplog.at_level(logging.DEBUG):
         for name, settings in wrongs(secured, port).items():
-            with trio.move_on_after(120):
+            with trio.move_on_after(240):
                 try:
                     async with OPENERS[client](**settings, plugins=[Watching(search)]) as opened:
                         search.client(opened)
@@ -352,6 +352,7 @@ async def test_client_without_broker_shows_no_secret(
     with caplog.at_level(logging.DEBUG), trio.fail_after(300):
         async with trikafka.open_admin(bootstrap_servers=secured.bootstrap_servers) as admin:
             await admin.create_topics({"marked": trikafka.NewTopic(1, 1)})
+            await topic_reported(admin, "marked", 1)
         async with (
             trikafka.open_consumer(
                 "marked", group_id="marked", auto_offset_reset="earliest", **common

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from cluster_waits import PATIENT
+from cluster_waits import PATIENT, topic_reported
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
 from trikafka_broker.security import PASSWORD, unsecured_token
@@ -47,6 +47,7 @@ def secured(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 async def create(cluster: KafkaCluster, topic: str, partitions: int = 1) -> None:
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topics({topic: trikafka.NewTopic(partitions, 1)})
+        await topic_reported(admin, topic, partitions)
 
 
 async def round_trip(topic: str, settings: dict[str, Any], count: int = 200) -> None:
@@ -154,7 +155,7 @@ async def test_stores_are_read_as_by_java(secured: KafkaCluster, tmp_path: Path)
             assert "stored" in await admin.list_topics()
         arguments = ["--bootstrap-server", servers, "--command-config", str(file), "--list"]
         listed = await trio.to_thread.run_sync(
-            lambda: secured.run_tool("org.apache.kafka.tools.TopicCommand", *arguments)
+            lambda: secured.run_tool("org.apache.kafka.tools.TopicCommand", *arguments, timeout=240)
         )
     assert "stored" in listed.stdout.split()
 
@@ -306,7 +307,7 @@ async def test_sessions_that_expire_lose_nothing(secured: KafkaCluster) -> None:
     settings["sasl_credentials"] = credentials
     await create(secured, "sessions", 3)
     written, seen = 0, set()
-    with trio.fail_after(180):
+    with trio.fail_after(400):
         async with (
             trikafka.open_producer(linger_ms=0, **settings) as producer,
             trikafka.open_consumer(
@@ -342,7 +343,7 @@ async def test_java_and_librdkafka_share_the_settings(
     consumer = Consumer(config)
     try:
         consumer.subscribe(["others"])
-        with trio.fail_after(120):
+        with trio.fail_after(240):
             while True:  # a poll may also return an error that librdkafka retries
                 message = await trio.to_thread.run_sync(consumer.poll, 1.0)
                 if message is not None and message.error() is None:
@@ -370,6 +371,6 @@ async def test_java_and_librdkafka_share_the_settings(
         "--list",
     ]
     listed = await trio.to_thread.run_sync(
-        lambda: secured.run_tool("org.apache.kafka.tools.TopicCommand", *arguments)
+        lambda: secured.run_tool("org.apache.kafka.tools.TopicCommand", *arguments, timeout=240)
     )
     assert "others" in listed.stdout.split()

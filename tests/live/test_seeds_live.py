@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from cluster_waits import topic_reported
 
 from trikafka import (
     Admin,
@@ -41,6 +42,7 @@ async def overdue(bootstrap: str, admin: Admin, protocol: str, instance: str | N
     """Run one member, alone with a topic and a group of its own, until it misses its interval."""
     name = f"overdue-{uuid.uuid4().hex[:8]}"
     await admin.create_topics({name: NewTopic(1, 1)})
+    await topic_reported(admin, name, 1)
     await admin.alter_configs({ConfigResource("group", name): SESSION})
     async with open_producer(bootstrap_servers=bootstrap) as producer:
         await producer.send(name, b"x", partition=0)

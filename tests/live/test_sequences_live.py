@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import kafka
 import pytest
 import trio
-from cluster_waits import PATIENT, topic_reported
+from cluster_waits import PATIENT, topic_made
 from kafka.errors import KafkaError
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 async def make_topic(bootstrap: str, replicas: int = 1, **config: str) -> str:
     name = f"sequences-{uuid.uuid4().hex[:8]}"
     async with open_admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics({name: NewTopic(1, replicas, config)})
-        await topic_reported(admin, name, 1)
+        await topic_made(admin, name, NewTopic(1, replicas, config))
     return name
 
 
@@ -59,7 +58,7 @@ async def log_of(bootstrap: str, topic: str, count: int = 0) -> list[int]:
         place = TopicPartition(topic, 0)
         consumer.assign([place])
         found: list[int] = []
-        with trio.move_on_after(60):
+        with trio.move_on_after(240):
             while len(found) < count:
                 found += [int(record.value or b"") for record in await consumer.receive_batch()]
         end = (await consumer.end_offsets([place]))[place]
@@ -68,7 +67,7 @@ async def log_of(bootstrap: str, topic: str, count: int = 0) -> list[int]:
         return found
 
 
-async def until(condition: Callable[[], bool], limit: float = 60) -> None:
+async def until(condition: Callable[[], bool], limit: float = 240) -> None:
     with trio.fail_after(limit):
         while True:
             if condition():
@@ -106,7 +105,7 @@ async def test_fault_before_many_batches_loses_nothing(
             await producer.send(topic, b"0")
             proxy.add(Rule(fault, after=1))
             acks = [await producer.enqueue(topic, b"%d" % number) for number in range(1, 60)]
-            with trio.fail_after(150):
+            with trio.fail_after(240):
                 assert {await fate(ack) for ack in acks} == {"delivered"}
         assert proxy.counts[fault.value] == 1
     assert await log_of(bootstrap, topic) == list(range(60))
@@ -179,16 +178,16 @@ async def test_truncated_log_keeps_later_records(make_kafka_cluster: MakeKafkaCl
         for number in range(10):
             await producer.send(topic, b"%d" % number)
         await other.kill()
-        with trio.fail_after(180):
+        with trio.fail_after(240):
             for number in range(10, 20):
                 await producer.send(topic, b"%d" % number)  # only the old leader has them
         await old.kill()
         waiting = [await producer.enqueue(topic, b"%d" % number) for number in range(20, 30)]
         await other.start()
-        with trio.fail_after(180):
+        with trio.fail_after(240):
             assert {await fate(ack) for ack in waiting} == {"delivered"}
         await old.start()
-        with trio.fail_after(180):
+        with trio.fail_after(240):
             for number in range(30, 40):
                 await producer.send(topic, b"%d" % number)
     found = await log_of(bootstrap, topic, 30)

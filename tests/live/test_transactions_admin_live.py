@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
-from cluster_waits import PATIENT
+from cluster_waits import PATIENT, topic_reported
 
 import trikafka
 from trikafka import NewTopic, TopicPartition
@@ -73,6 +73,8 @@ async def test_hanging_transaction_is_found_and_aborted(
         servers, broker = kafka.bootstrap_servers, kafka.brokers[0]
         async with trikafka.open_admin(bootstrap_servers=servers) as admin:
             await admin.create_topics({"hangs": NewTopic(1), "fine": NewTopic(1)})
+            for topic in ("hangs", "fine"):
+                await topic_reported(admin, topic, 1)
             open_one = confluent_kafka.Producer(
                 {
                     "bootstrap.servers": servers,

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import topic_reported
 
 import trikafka
 
@@ -24,8 +25,8 @@ LIMITS = {
     "write": [("flush(timeout=10)", "flush(timeout=100)")],
     "read": [("move_on_after(30)", "move_on_after(300)")],
     "streams": [
-        ('"ann", 16', '"ann", 30'),
-        ('"ben", 8', '"ben", 22'),
+        ('"ann", 16', '"ann", 45'),
+        ('"ben", 8', '"ben", 37'),
         ('"pair",', '"pair", heartbeat_interval_ms=300,'),
     ],
     "test": [],
@@ -67,6 +68,7 @@ async def test_tutorial_programs_run(kafka_broker: Any, folder: Path) -> None:
     servers = kafka_broker.bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics({"readings": trikafka.NewTopic(3, 1)})
+        await topic_reported(admin, "readings", 3)
     assert list(PROGRAMS) == ["write", "read", "streams", "test"]
     written = await trio.to_thread.run_sync(run, "write", servers, folder)
     assert written[1] == "301 records delivered"
