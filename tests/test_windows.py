@@ -81,7 +81,7 @@ sys.exit(run(["topics", "--help"]))
 
 def test_client_and_command_need_no_posix(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, cwd=tmp_path
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=400, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -99,7 +99,7 @@ def test_interrupt_at_any_moment_is_bare(kind: str, how: str, stride: int) -> No
         [sys.executable, str(script), kind, how, "1", "100000", str(stride)],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1_200,
         check=False,
     )
     *log, last = ran.stdout.splitlines() or [""]

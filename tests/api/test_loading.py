@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
+from trikafka import _importing
 from trikafka._importing import one_thread
 
 PROGRAM = """
@@ -53,7 +53,7 @@ done = 0
 async def use():
     global done
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             async with OPENED(bootstrap_servers="localhost:1"):
                 pass
     except trikafka.BootstrapError:
@@ -69,7 +69,7 @@ def searched(opened: str, settings: str = "", clients: int = 1) -> tuple[list[st
     program = PROGRAM.replace("OPENED", opened).replace("CLIENTS", str(clients))
     program = program.replace('"localhost:1"', f'"localhost:1"{settings}')
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     first, _, later = done.stdout.partition("again\n")
@@ -97,7 +97,7 @@ trio.run(main)
 def imported_by(use: str, opened: str) -> str:
     program = USED.replace("OPENED", opened).replace("USE", use)
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -189,7 +189,7 @@ def test_virtual_time_stands_during_imports() -> None:
     """A virtual clock would jump to the next deadline while a thread imports."""
     program = "import trio.testing" + VIRTUAL
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600
     )
     assert (done.returncode, done.stdout) == (0, "open at 0.0\n"), done.stderr
 
@@ -209,7 +209,7 @@ def test_message_packages_stay_whole_for_others() -> None:
         "from kafka import KafkaConsumer\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=180
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
 
@@ -269,7 +269,7 @@ def test_first_tables_import_in_a_thread(table: str) -> None:
         [sys.executable, "-c", FIRST_TABLES.replace("TABLE", table)],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     *imports, count = done.stdout.splitlines()
@@ -318,7 +318,7 @@ trio.run(main)
 def test_sigterm_during_imports_ends_in_order() -> None:
     """SIGTERM comes at any later import and in the first handler of ``run_tasks``."""
     done = subprocess.run(
-        [sys.executable, "-c", TERMINATED], capture_output=True, text=True, timeout=180
+        [sys.executable, "-c", TERMINATED], capture_output=True, text=True, timeout=600
     )
     assert (done.returncode, done.stdout.split("\n")) == (
         0,
@@ -332,7 +332,7 @@ import trikafka
 from trikafka import _importing
 from trikafka._api.client import loading
 
-_importing._LIMIT = 170.0  # all imports together take long on a busy machine
+_importing._LIMIT = 500.0  # all imports together take long on a busy machine
 
 class Watch:
     def find_spec(self, name, path=None, target=None):
@@ -363,27 +363,28 @@ print(len([*itertools.groupby(importing)]) - len(set(importing)))
 def test_threads_import_one_after_the_other() -> None:
     """Several threads that used names of trikafka for the first time got errors of the import."""
     done = subprocess.run(
-        [sys.executable, "-c", SIDE_BY_SIDE], capture_output=True, text=True, timeout=180
+        [sys.executable, "-c", SIDE_BY_SIDE], capture_output=True, text=True, timeout=600
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-def test_import_of_a_module_waits_for_no_client() -> None:
+def test_import_of_a_module_waits_for_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the module's own lock, for which the thread that opens a client may wait."""
     program = "with one_thread(): pass"
     code = compile(program, "<a module>", "exec")
     held, done = threading.Event(), threading.Event()
+    monkeypatch.setattr(_importing, "_LIMIT", 400.0)
+    finished: list[bool] = []
 
     def open_client() -> None:
         with one_thread():
             held.set()
-            done.wait(60)
+            finished.append(done.wait(120))
 
     thread = threading.Thread(target=open_client)
     thread.start()
-    held.wait(60)
-    begun = time.monotonic()
+    held.wait(240)
     exec(code, {"__name__": "trikafka.tasks.some", "one_thread": one_thread})
-    assert time.monotonic() - begun < 5
     done.set()
     thread.join()
+    assert finished == [True], "the import waited until the client had opened"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-_LIMIT = 150.0
+_LIMIT = 400.0
 
 
 class Ended(NamedTuple):

@@ -5,6 +5,7 @@ The command runs against a real broker, in this process (quick) or in its own (s
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,10 @@ def topic(broker: str, command: Command) -> str:
     # Some tests write old timestamps, and a broker deletes old segments, also 30 s after its start.
     keep = ("--config", "retention.ms=-1")
     assert command("topics", "create", name, "--partitions", "3", *keep).code == 0
+    # The controller has it first, and a producer asks a broker for it for three seconds.
+    until = time.monotonic() + 240
+    while command("topics", "describe", name).code:
+        assert time.monotonic() < until
     return name
 
 

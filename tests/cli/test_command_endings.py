@@ -47,7 +47,7 @@ def test_member_is_described_while_it_reads(command: Command, topic: str, send: 
     send(b"a\n", "-p", "0")
     with Running("consume", topic, "-G", group, "-X", "client.id=reader") as running:
         assert running.line()
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         # The member may not have reported yet that it has its partitions.
         while (during := described(command, group))["state"] != "Stable":
             assert time.monotonic() < until
@@ -67,7 +67,7 @@ def test_signal_delivers_what_was_read(command: Command, topic: str) -> None:
         give(running, b"half")  # it is read when the lines before it are being sent
         running.process.send_signal(signal.SIGINT)
         # The end of the input, which ended() sends, would complete the half line.
-        running.process.wait(120)
+        running.process.wait(240)
         ended = running.ended()
     assert ended.code == 130
     assert ended.err == "Warning: line 3 had not arrived as a whole, and was not written\n"

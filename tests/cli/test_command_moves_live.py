@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from commanding import Command, fresh
 
-_LIMIT = 60
+_LIMIT = 240
 
 
 def found(command: Command, *args: str) -> Any:

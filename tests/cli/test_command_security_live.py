@@ -17,7 +17,7 @@ from commanding import Command, fresh
 
 def until(command: Command, args: tuple[str, ...], wanted: Callable[[Any], bool]) -> Any:
     """Run a command until its JSON is as wanted: the controller has a change before the brokers."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         ended = command(*args, "--json")
         found = json.loads(ended.out) if ended.code == 0 else None

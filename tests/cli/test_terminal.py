@@ -49,7 +49,7 @@ while True:
     os.tcsetpgrp(terminal, job.pid)
     os.kill(job.pid, signal.SIGCONT)
 """
-LIMIT = 60.0
+LIMIT = 240.0
 
 
 def waited(true: Callable[[], bool]) -> bool:

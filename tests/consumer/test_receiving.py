@@ -620,7 +620,7 @@ async def test_corrupt_record_raises_after_a_table(
             receiver = consumer._receiver
             monkeypatch.setattr(BatchDecoder, "_is_quick", lambda self, records: False)
             consumer.assign([T0])
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 await until(lambda: consumer._parts.manager("fetch")._resting > 0)
                 # Metadata that arrive at the start would wake it.
                 await trio.testing.wait_all_tasks_blocked(2)

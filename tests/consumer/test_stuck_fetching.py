@@ -101,7 +101,7 @@ async def test_cancelled_receive_keeps_the_decoding(monkeypatch: pytest.MonkeyPa
             return decode(fetch, most)
 
         monkeypatch.setattr(decoder, "decode_now", decode_late)
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(consumer.receive)
@@ -128,7 +128,7 @@ async def test_seek_wins_over_a_decoding_thread() -> None:
         _append(cluster, count)
         consumer.assign([T0])
         decoder = consumer._parts.readers._decoder
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(consumer.receive)
                 await until(lambda: decoder._limiter.borrowed_tokens > 0)
@@ -156,7 +156,7 @@ async def test_cancelled_thread_decoding_loses_nothing(
             got += (await consumer.receive_batch()).offsets
 
     async def check(given: Any) -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await scenario(given)
         assert given[1] == list(range(100))
 

@@ -80,14 +80,14 @@ async def test_sqlite_offsets_survive_a_handover(modules: Any, tmp_path: Path) -
         async with trikafka.open_consumer(
             "t", **settings(cluster, plugin, max_poll_records=10)
         ) as consumer:
-            write(await consumer.receive_batch(timeout=60))
-            late = await consumer.receive_batch(timeout=60)  # received, and not written
+            write(await consumer.receive_batch(timeout=240))
+            late = await consumer.receive_batch(timeout=240)  # received, and not written
             assert await consumer.committed([T0]) == {T0: OffsetAndMetadata(10)}
         async with trikafka.open_consumer(
             "t", **settings(cluster, plugin, max_poll_records=10)
         ) as consumer:
             for _ in range(2):
-                await trio.to_thread.run_sync(write, await consumer.receive_batch(timeout=60))
+                await trio.to_thread.run_sync(write, await consumer.receive_batch(timeout=240))
         with pytest.raises(
             CommitFailedError, match="t-0 was processed beyond 10 by another member"
         ):
@@ -113,20 +113,24 @@ async def test_plain_commit_writes_to_sqlite(modules: Any, tmp_path: Path) -> No
             assert await consumer.committed([T0]) == {T0: OffsetAndMetadata(1, metadata="back")}
 
 
-async def test_locked_database_is_named(modules: Any, tmp_path: Path) -> None:
+async def test_locked_database_is_named(
+    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offsets, _ = modules
-    path = tmp_path / "o.db"
+    path, connect = tmp_path / "o.db", sqlite3.connect
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         async with trikafka.open_consumer(
             **settings(cluster, offsets.SqliteOffsets(str(path)))
         ) as consumer:
             with closing(sqlite3.connect(path)) as database:
                 database.execute("begin exclusive")
+                # SQLite would wait as long as the call may take, and one of the two would be first.
+                monkeypatch.setattr("sqlite3.connect", lambda path, timeout: connect(path, 0.01))
                 with pytest.raises(
                     trikafka.PluginError,
                     match=r"^plugin 'SqliteOffsets': commit.commit failed: .* is locked",
                 ):
-                    await consumer.commit({T0: 1}, timeout=0.05)
+                    await consumer.commit({T0: 1})
 
 
 def said_of(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -109,7 +109,7 @@ async def opens(server: str, names: Names) -> str:
     """Open a client at the port of ``server``, by a name with these addresses; return its error."""
     trio.socket.set_custom_hostname_resolver(names)
     address = "kafka.test:" + server.rpartition(":")[2]
-    with trio.fail_after(60), pytest.raises(trikafka.BootstrapError) as caught:
+    with trio.fail_after(240), pytest.raises(trikafka.BootstrapError) as caught:
         async with trikafka.open_admin(
             bootstrap_servers=address, socket_connection_setup_timeout_ms=30_000
         ):

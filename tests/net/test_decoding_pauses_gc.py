@@ -82,7 +82,7 @@ async def test_collector_waits_for_a_large_response(monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(decoding._collector, "kept_away", counted)
         await line.peer.stream.send_all(frame)
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             response = await asked.outcome()
             topics = response.topics
             snapshot = await read_metadata(response)
@@ -202,11 +202,11 @@ async def test_loops_in_two_threads_share_the_pause() -> None:
 
     def slow() -> None:
         begun.set()
-        other_is_done.wait(60)
+        other_is_done.wait(240)
         states.append(waits())
 
     def quick() -> None:
-        begun.wait(60)
+        begun.wait(240)
         states.append(waits())
 
     async with trio.open_nursery() as nursery:

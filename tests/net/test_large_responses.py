@@ -62,7 +62,7 @@ async def test_large_response_is_decoded_in_a_thread() -> None:
         trio.lowlevel.add_instrument(steps)
         try:
             await line.peer.stream.send_all(frame)
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 response = await asked.outcome()
                 snapshot = await read_metadata(response)
         finally:
@@ -87,7 +87,7 @@ async def test_cancelled_caller_of_a_large_one_leaves() -> None:
             )
             request = await line.peer.request()
             await line.peer.stream.send_all(metadata_of(PARTITIONS, request.header.correlation_id))
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 while not busy():  # noqa: ASYNC110
                     await trio.sleep(0.001)
                 asked.scope.cancel()

@@ -107,7 +107,7 @@ async def dial(host: str, port: int) -> trio.SocketStream:
 
 async def connect(node: Node, **settings: Any) -> Transport:
     given = config(**{"security_protocol": "SSL", "ssl_cafile": PEM, **settings})
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         return await Security(given).connect(dial, node)
 
 
@@ -133,7 +133,7 @@ async def test_sent_bytes_arrive(version: ssl.TLSVersion) -> None:
         assert transport._tls.version() == version.name.replace("_", ".")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.send_all, [memoryview(piece) for piece in pieces])
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 assert await receive(transport, sum(map(len, pieces))) == b"".join(pieces)
         sent = transport.send_now([memoryview(b"x" * 100), memoryview(b"y" * 40_000)])
         assert sent == 40_100
@@ -170,7 +170,7 @@ async def test_encrypted_backlog_keeps_its_order() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert transport.send_now([memoryview(b"not beside another")]) == 0
             begin.set()
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 assert (
                     await receive(transport, sum(map(len, sent)) + 7) == b"".join(sent) + b"the end"
                 )
@@ -261,7 +261,7 @@ async def test_wrong_name_gets_no_client_certificate(version: ssl.TLSVersion) ->
                 ssl_certfile="".join(each.bytes().decode() for each in own.cert_chain_pems),
                 ssl_keyfile=own.private_key_pem.bytes().decode(),
             )
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await done.wait()
     assert shown == [None]
 
@@ -400,7 +400,7 @@ async def test_cancelled_handshake_leaves_nothing() -> None:
         nursery.start_soon(trio.serve_listeners, handle, [listener])
         node = Node(0, "localhost", listener.socket.getsockname()[1])
         given = config(security_protocol="SSL", ssl_cafile=PEM)
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             with scope:
                 await Security(given).connect(dial, node)
             assert scope.cancelled_caught

@@ -86,7 +86,7 @@ async def test_megabytes_at_once_leave_turns(direction: str) -> None:
         context = make_context(config(security_protocol="SSL", ssl_cafile=PEM))
         transport = TlsTransport(counting, context, Node(0, "localhost", port))
         memory = memoryview(bytearray(SIZE if direction == "received" else 9))
-        with trio.fail_after(120):
+        with trio.fail_after(240):
             await transport.handshake()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(others)

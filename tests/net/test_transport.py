@@ -35,7 +35,7 @@ async def connected(*, buffers: int | None = None, **settings: Any) -> AsyncIter
     if buffers is not None:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers)
     connection, peer = Connection(transport_of(ours), NODE, config(**settings)), Peer(theirs)
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         async with theirs, trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             nursery.start_soon(peer.shake_hands)
@@ -67,7 +67,7 @@ async def test_request_is_written_in_its_step() -> None:
         ended: list[InFlightRequest] = []
         line.connection.begin(metadata_request(), ended.append)
         assert line.connection.in_flight == 1
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             request = await line.peer.request()
             assert not ended
             await line.peer.answer(request, brokers=[], topics=[])

@@ -168,7 +168,7 @@ async def _search(
     search = Search(MARK)
     with (
         caplog.at_level(logging.DEBUG),
-        trio.fail_after(10),
+        trio.fail_after(240),
         pytest.raises(trikafka.ConfigurationError) as caught,
     ):
         async with opener(**{"bootstrap_servers": "127.0.0.1:9", **settings}):

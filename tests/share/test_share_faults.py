@@ -682,5 +682,5 @@ async def test_busy_threads_delay_no_records(busy_threads: None) -> None:
     async with cluster_of() as cluster:
         cluster.append("t", 0, [bytes(2**20)] * 6)
         async with queue_of(cluster) as queue:
-            with trio.fail_after(30):
+            with trio.fail_after(240):
                 assert len((await queue.receive()).record.value) == 2**20

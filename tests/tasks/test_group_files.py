@@ -81,7 +81,7 @@ async def test_members_at_the_same_time_share_a_folder(batch: RecordBatch, tmp_p
         for low in range(0, ROWS, width):
             await trio.to_thread.run_sync(write, tmp_path, ID, batch[low : low + width])
 
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         async with trio.open_nursery() as nursery:
             for width in (1, 4, 7, 9, 60):
                 nursery.start_soon(member, width)
@@ -109,12 +109,12 @@ async def test_members_at_different_offsets_do_not_overlap(
         real(rows, path)
 
     def late() -> None:
-        assert looked.wait(30)
+        assert looked.wait(240)
         write(tmp_path, ID, batch[30:40])
         wrote.set()
 
     monkeypatch.setattr(group_files, "publish", publish)
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, write, tmp_path, ID, batch[20:])
             nursery.start_soon(trio.to_thread.run_sync, late)
@@ -168,7 +168,7 @@ async def test_offset_is_committed_after_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error of the disk ends the run, and nothing of that batch is committed."""
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         async with cluster_of(1, records=10) as cluster:
             with monkeypatch.context() as patch:
                 patch.setattr(group_files, "publish", lambda *_: 1 / 0)
@@ -184,7 +184,7 @@ async def test_offset_is_committed_after_the_file(
 
 async def test_recreated_topic_loses_no_row(tmp_path: Path) -> None:
     """The run ends when the topic is another one; the next run writes to files of their own."""
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         async with cluster_of(1, records=10) as cluster:
 
             async def recreate() -> None:

@@ -320,7 +320,7 @@ async def test_ctrl_c_may_stop_in_order() -> None:
         done.append(record.offset)
 
     async with cluster_of(1, records=5) as cluster, consumer_of(cluster) as consumer:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await trikafka.run_tasks(consumer, handler, stop_on=[signal.SIGTERM, signal.SIGINT])
         assert done == [0]
         assert committed(cluster) == 1
@@ -363,7 +363,7 @@ async def test_signal_without_a_name_stops_too() -> None:
 
     number: Any = signal.SIGRTMIN + 2
     async with cluster_of(1, records=5) as cluster, consumer_of(cluster) as consumer:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await trikafka.run_tasks(consumer, handler, stop_on=[number])
         assert committed(cluster) == len(done) == 1
 

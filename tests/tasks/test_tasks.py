@@ -641,7 +641,7 @@ async def test_signal_ends_the_run_in_order(kind: str) -> None:
             cluster, transactional_id="x" if kind == "transactions" else None
         ) as producer:
             options = {"producer": producer} if kind == "transactions" else {}
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 await trikafka.run_tasks(consumer, handler, stop_on=[signal.SIGUSR1], **options)
         assert done == [0, 1, 2, 3]
         assert committed(cluster) == len(done)

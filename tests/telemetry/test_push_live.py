@@ -21,7 +21,7 @@ import trikafka
 from trikafka import ConfigResource, NewTopic
 
 CONSUMER, PRODUCER = "org.apache.kafka.consumer.", "org.apache.kafka.producer."
-LIMIT = 120.0
+LIMIT = 240.0
 
 
 def agent(directory: Path) -> Path:
@@ -33,7 +33,7 @@ def agent(directory: Path) -> Path:
     subprocess.run(
         [*compiler, "-nowarn", "-Xlint:-removal", "-cp", jars, "-d", str(classes), str(source)],
         check=True,
-        timeout=120,
+        timeout=400,
     )
     jar = directory / "receiver.jar"
     with zipfile.ZipFile(jar, "w") as packed:
@@ -142,6 +142,8 @@ async def test_broker_receives_required_metrics(
     with trio.fail_after(4 * LIMIT):
         async with trikafka.open_admin(bootstrap_servers=servers) as admin:
             await admin.create_topics({"t": NewTopic(1)})
+            while "t" not in await admin.list_topics():  # noqa: ASYNC110
+                await trio.sleep(0.05)
             await admin.alter_configs(
                 {ConfigResource("client_metrics", "all"): {"metrics": "*", "interval.ms": "300"}}
             )

@@ -38,7 +38,7 @@ class Peer:
     async def hold(self, conversation: Callable[[Peer], Awaitable[None]]) -> None:
         """Hold a conversation and close the connections."""
         try:
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 await conversation(self)
         finally:
             for stream in self._streams:

@@ -32,6 +32,13 @@ EVERYTHING = [
 ]
 
 
+async def both_hold(real: Peer, scripted: Peer, conversation: Conversation) -> None:
+    """Hold a conversation with both at the same time: some of them wait for seconds."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(real.hold, conversation)
+        nursery.start_soon(scripted.hold, conversation)
+
+
 @pytest.mark.parametrize("conversation", EVERYTHING, ids=lambda conversation: conversation.__name__)
 async def test_scripted_cluster_answers_like_kafka(
     kafka_broker: KafkaBroker, pytestconfig: pytest.Config, conversation: Conversation
@@ -40,12 +47,11 @@ async def test_scripted_cluster_answers_like_kafka(
     heartbeat = float(set_so.get("group.consumer.heartbeat.interval.ms", 5000)) / 1000
     name = conversation.__name__.replace("_", "-")
     real = Peer(partial(trio.open_tcp_stream, kafka_broker.host, kafka_broker.port), name)
-    await real.hold(conversation)
     async with ScriptedCluster(
         consumer_assignment_interval=0, consumer_heartbeat_interval=heartbeat
     ) as cluster:
         scripted = Peer(partial(cluster.dial, "broker-0", 9092), name)
-        await scripted.hold(conversation)
+        await both_hold(real, scripted, conversation)
     assert scripted.notes == real.notes
 
 
@@ -79,14 +85,13 @@ async def test_transactions_are_like_an_older_kafkas(make_kafka_cluster: MakeKaf
         for conversation in [*TRANSACTION_CONVERSATIONS, two_phase_commits]:
             name = conversation.__name__.replace("_", "-")
             real = Peer(partial(trio.open_tcp_stream, broker.host, broker.port), name)
-            await real.hold(conversation)
             async with ScriptedCluster(
                 consumer_assignment_interval=0, transaction_version=1
             ) as cluster:
                 cluster.transactions.two_phase = True
                 cluster.offer("InitProducerId", (0, 6))
                 scripted = Peer(partial(cluster.dial, "broker-0", 9092), name)
-                await scripted.hold(conversation)
+                await both_hold(real, scripted, conversation)
             assert scripted.notes == real.notes
 
 

@@ -432,7 +432,8 @@ async def transactions_mixed(peer: Peer) -> None:
 async def timed_out_transactions(peer: Peer) -> None:
     speaker = await Speaker.begin(peer)
     for version in (11, 12):
-        who = await speaker.init("first", transaction_timeout_ms=500)
+        # A machine may stand still for seconds before the transaction is described.
+        who = await speaker.init("first", transaction_timeout_ms=6_000)
         if version == 11:
             await speaker.add("added", who, 0)
         await speaker.produce("begun", who, 0, version=version)

@@ -42,7 +42,7 @@ class TwoWriters:
         """Stop the writer where kafka-python has replaced the class and not read it yet."""
         if threading.get_ident() != self._first:
             self._begun.set()
-            self._ended.wait(10)
+            self._ended.wait(240)
         elif self._second is None:
             self._second = self._threads.submit(self._work)
             self._begun.wait(LIMIT)
@@ -55,7 +55,7 @@ class TwoWriters:
             first = work()
             self._ended.set()
             assert self._second is not None
-            return first, self._second.result(10)
+            return first, self._second.result(240)
 
 
 @pytest.mark.parametrize(
