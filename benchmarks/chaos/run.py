@@ -10,14 +10,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 from trikafka_broker import Cluster, FaultProxy
 
-from trikafka import NewTopic, Producer, open_admin, open_producer
+from trikafka import BootstrapError, NewTopic, Producer, open_admin, open_producer
 
 from ..librdkafka import messages_of, wait_until_in_sync
 from .check import Found, Verdict, check, read_all
@@ -233,13 +233,14 @@ async def _opened(
                 limit = options.delivery_timeout * 1_000
                 timeout = min(settings["request_timeout_ms"], limit - _ROOM)
                 settings = settings | {"delivery_timeout_ms": limit, "request_timeout_ms": timeout}
-            opening = open_producer(
-                bootstrap_servers=cluster.bootstrap_servers,
-                dial=proxy.dial,
-                client_id=name,
-                **settings,
-            )
-            producers[name] = await stack.enter_async_context(opening)
+            given: dict[str, Any] = {
+                "bootstrap_servers": cluster.bootstrap_servers,
+                "dial": proxy.dial,
+                "client_id": name,
+            } | settings
+            while name not in producers:
+                with suppress(BootstrapError):  # the limit of a request may be short
+                    producers[name] = await stack.enter_async_context(open_producer(**given))
         yield producers
 
 

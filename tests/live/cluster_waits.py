@@ -5,11 +5,15 @@ The controller has a change first, and the brokers learn of it later.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TypeVar
 
 import trio
 
-from trikafka import Admin, BrokerResponseError, NewTopic, open_admin
+from trikafka import Admin, BootstrapError, BrokerResponseError, NewTopic, open_admin
+
+T = TypeVar("T")
 
 #: Properties of brokers that no test kills: one that stands still for three seconds on a busy
 #: machine would lead no partition for a moment, and refuse to create a topic.
@@ -52,6 +56,20 @@ async def topics_deleted(admin: Admin, topics: Collection[str], limit: float = 2
     with trio.fail_after(limit):
         while not set(topics).isdisjoint(await admin.list_topics()):  # noqa: ASYNC110
             await trio.sleep(0.02)
+
+
+async def opened_at_last(
+    stack: AsyncExitStack, opening: Callable[[], AbstractAsyncContextManager[T]]
+) -> T:
+    """Open a client with a short limit of requests, until a busy broker answers in that time."""
+    # No cancel scope: a client's nursery outlives this function.
+    until = trio.current_time() + 240
+    while True:
+        try:
+            return await stack.enter_async_context(opening())
+        except BootstrapError:
+            if trio.current_time() > until:
+                raise
 
 
 async def settled(bootstrap: str, limit: float = 240) -> None:

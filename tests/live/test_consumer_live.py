@@ -115,7 +115,7 @@ async def test_consumer_survives_killed_brokers(
     bootstrap = cluster.bootstrap_servers
     topic = await make_topic(bootstrap, 6)
     await write(bootstrap, topic, 6, range(600))
-    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "request_timeout_ms": 5_000}
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "request_timeout_ms": 15_000}
     async with open_consumer(
         topic, bootstrap_servers=bootstrap, group_id=topic, **settings
     ) as consumer:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import kafka
 import pytest
 import trio
-from cluster_waits import topic_made
+from cluster_waits import opened_at_last, topic_made
 from trikafka_broker.trio_api import Cluster
 
 from trikafka import NewTopic, TopicPartition, open_admin, open_consumer, open_producer
@@ -90,12 +91,14 @@ async def produce_while(
             number += 1
             await trio.sleep(0.002)
 
-    async with open_producer(
-        bootstrap_servers=bootstrap,
-        request_timeout_ms=3_000,
-        delivery_timeout_ms=480_000,  # two brokers may start one after the other, in minutes
-        batch_size=1_000,
-    ) as producer:
+    settings: dict[str, Any] = {
+        "bootstrap_servers": bootstrap,
+        "request_timeout_ms": 3_000,
+        "delivery_timeout_ms": 480_000,  # two brokers may start one after the other, in minutes
+        "batch_size": 1_000,
+    }
+    async with AsyncExitStack() as stack:
+        producer = await opened_at_last(stack, lambda: open_producer(**settings))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
             await trio.sleep(0.5)

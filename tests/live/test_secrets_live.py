@@ -358,7 +358,7 @@ async def test_client_without_broker_shows_no_secret(
                 "marked", group_id="marked", auto_offset_reset="earliest", **common
             ) as consumer,
             trikafka.open_producer(
-                linger_ms=0, **common, delivery_timeout_ms=8_000, request_timeout_ms=1_500
+                linger_ms=0, **common, delivery_timeout_ms=8_000, request_timeout_ms=7_500
             ) as producer,
             trikafka.open_admin(**common) as admin,
         ):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import kafka
 import pytest
 import trio
-from cluster_waits import PATIENT, topic_made
+from cluster_waits import PATIENT, opened_at_last, topic_made
 from kafka.errors import KafkaError
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
@@ -128,10 +128,14 @@ async def test_late_bytes_double_no_record(
         "retry_backoff_ms": 400,
     }
     async with FaultProxy.open(bootstrap.split(",")) as proxy:
-        async with open_producer(
-            bootstrap_servers=bootstrap, dial=proxy.dial, **settings
-        ) as producer:
-            await producer.send(topic, b"0")
+        async with contextlib.AsyncExitStack() as stack:
+            producer = await opened_at_last(
+                stack,
+                lambda: open_producer(bootstrap_servers=bootstrap, dial=proxy.dial, **settings),
+            )
+            before = -50  # the limit of 3 s is short for a busy machine
+            while await fate(await producer.enqueue(topic, b"%d" % before)) != "delivered":
+                before += 1
             proxy.hold(port)
             first = await producer.enqueue(topic, b"1")
             await trio.sleep(1.5)
@@ -140,7 +144,8 @@ async def test_late_bytes_double_no_record(
             arrive = trio.Event()
             proxy.add(Rule(Fault.LATE_REQUEST, until=arrive))
             proxy.release(port)
-            await until(lambda: proxy.counts[Fault.LATE_REQUEST.value] == 1)
+            # Both may have expired, on a machine that stands still.
+            await until(lambda: proxy.counts[Fault.LATE_REQUEST.value] == 1 or second.done)
             proxy.hold(port)
             with pytest.raises(DeliveryTimeoutError):
                 await first.wait()
@@ -153,10 +158,10 @@ async def test_late_bytes_double_no_record(
             outcome = await fate(second)
             last = 3
             while await fate(await producer.enqueue(topic, b"%d" % last)) != "delivered":
-                last += 1  # its limit of 3 s is short for a busy machine
+                last += 1
     found = await log_of(bootstrap, topic)
     assert found == sorted(set(found)), "doubled, or out of order"
-    assert found[0] == 0
+    assert before in found
     assert found[-1] == last
     assert outcome != "delivered" or 2 in found
 
@@ -174,7 +179,7 @@ async def test_truncated_log_keeps_later_records(make_kafka_cluster: MakeKafkaCl
     await trio.to_thread.run_sync(_place, bootstrap, topic, [0, 1])
     old, other, _ = cluster.brokers
     await wait_for_leader(bootstrap, topic, 0)
-    async with open_producer(bootstrap_servers=bootstrap, request_timeout_ms=3_000) as producer:
+    async with open_producer(bootstrap_servers=bootstrap, request_timeout_ms=15_000) as producer:
         for number in range(10):
             await producer.send(topic, b"%d" % number)
         await other.kill()
