@@ -441,7 +441,7 @@ async def test_killed_member_is_replaced(
     quick_broker: KafkaCluster,
 ) -> None:
     async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
-        await set_session(quick_broker.bootstrap_servers, scene.topic, 8_000)
+        await set_session(quick_broker.bootstrap_servers, scene.topic, 16_000)
         nursery.start_soon(scene.member, "stays")
         await scene.more("stays")
         victim, _ = await start_victim(scene, nursery)
@@ -449,7 +449,7 @@ async def test_killed_member_is_replaced(
         kills = trio.current_time()
         victim.kill()
         await until(lambda: len(scene.owners) == 6)
-        # Of the session of 8 s a part has passed, if the member stood still before it was killed. A
+        # Of the session of 16 s a part has passed, if the member stood still before it was killed. A
         # member that leaves would be replaced after its next heartbeat.
         assert trio.current_time() - kills > 2
         await scene.all_seen()
