@@ -21,7 +21,7 @@ from .jobs import Window
 #: and fetches have reached their steady state.
 SETTLES = 1.0
 #: Seconds within which a member must get its first record.
-PATIENCE = 200.0
+PATIENCE = 240.0
 #: The option and the place of two fields in Linux's struct tcp_info: bytes acknowledged, bytes
 #: received.
 _TCP_INFO, _TCP_BYTES_AT = 11, 120

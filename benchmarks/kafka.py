@@ -89,6 +89,7 @@ class Kafka:
         """
         from .librdkafka import messages_of
 
+        trio.run(self._decided, topic)
         count = size = 0
         for message in messages_of(self.bootstrap, topic, "read_committed"):
             count += 1
@@ -121,6 +122,14 @@ class Kafka:
             }
             found = await admin.list_offsets(places)
             return [0 if each is None else each.offset for each in found.values()]
+
+    async def _decided(self, topic: str) -> None:
+        from .soak import no_transaction_open
+
+        async with open_admin(bootstrap_servers=self.bootstrap) as admin:
+            partitions = len((await admin.list_topics())[topic])
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        await no_transaction_open(self.bootstrap, places)
 
     async def _group_type(self, group_id: str) -> str | None:
         async with open_admin(bootstrap_servers=self.bootstrap) as admin:

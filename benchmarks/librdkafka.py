@@ -11,14 +11,14 @@ from confluent_kafka.admin import AdminClient
 
 
 def read_topic(
-    bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 120
+    bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 240
 ) -> list[Any]:
     """Return the messages of :func:`messages_of` as a list."""
     return list(messages_of(bootstrap, topic, isolation, patience))
 
 
 def messages_of(
-    bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 120
+    bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 240
 ) -> Iterator[Any]:
     """Yield every message of a topic up to the present end of each partition, in order within each.
 

@@ -21,7 +21,7 @@ from .jobs import Job, Missing, Outcome, Window, make_values
 from .pace import Pace
 
 _PEERS = Path(__file__).resolve().parent / "peers"
-_BUILD_LIMIT, _RUN_LIMIT = 240.0, 400.0
+_BUILD_LIMIT, _RUN_LIMIT = 600.0, 500.0
 
 
 def franz() -> list[str]:

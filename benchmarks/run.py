@@ -19,7 +19,7 @@ from .programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Seconds after which a process is killed and counts as failed.
-_LIMIT = 420.0
+_LIMIT = 600.0
 #: Records that a writer delivers before its window opens.
 _FIRST = 1
 #: How often an encrypted topic is read before the first round.

@@ -19,6 +19,9 @@ import kafka
 import trio
 from kafka.errors import KafkaError
 
+import trikafka
+from trikafka import NewTopic, TopicPartition
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -161,6 +164,40 @@ async def run_worker(work: Callable[[], Awaitable[None]]) -> None:
             async for _ in signals:
                 nursery.cancel_scope.cancel()
                 break
+
+
+async def make_topics(servers: str, topics: Mapping[str, NewTopic]) -> None:
+    """Create topics, and wait until the brokers report them.
+
+    The controller responds before the brokers know a topic, and a producer looks for it for three
+    seconds only.
+    """
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        await admin.create_topics(topics)
+        with trio.fail_after(240):
+            while not topics.keys() <= (await admin.list_topics()).keys():  # noqa: ASYNC110
+                await trio.sleep(0.05)
+
+
+async def no_transaction_open(servers: str, places: Sequence[TopicPartition]) -> None:
+    """Wait until the last stable offsets are the ends of the partitions.
+
+    A commit is answered, and a group's offsets may be visible as committed, before the
+    transaction's markers are in the topics. The transaction of a killed worker stays open until its
+    timeout. A reader of committed records stops before an open transaction and misses the records
+    behind it.
+    """
+    async with (
+        trikafka.open_consumer(bootstrap_servers=servers) as reader,
+        trikafka.open_consumer(
+            bootstrap_servers=servers, isolation_level="read_committed"
+        ) as committed,
+    ):
+        # The timeout of a transaction is a minute. A coordinator that sent the markers to a frozen
+        # broker sends them again after 30 s.
+        with trio.fail_after(300):
+            while await committed.end_offsets(places) != await reader.end_offsets(places):  # noqa: ASYNC110
+                await trio.sleep(0.2)
 
 
 def move_leaders(bootstrap: str, topic: str, orders: Mapping[int, list[int]]) -> None:

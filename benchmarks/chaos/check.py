@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from ..librdkafka import messages_of
 from .ledger import NO_OFFSET, Fate, Ledger, Track
 
-_PATIENCE = 150.0
 #: Violations of each kind that are listed.
 _NAMED = 5
 
@@ -25,9 +24,9 @@ def read_all(bootstrap: str, topic: str) -> Iterator[Found]:
     """Yield every record of a topic, each partition in the order of its log.
 
     Raises:
-        TimeoutError: No message arrived for a minute.
+        TimeoutError: No message arrived for some minutes.
     """
-    for message in messages_of(bootstrap, topic, patience=_PATIENCE):
+    for message in messages_of(bootstrap, topic):
         yield message.partition(), message.offset(), message.value()
 
 

@@ -17,9 +17,10 @@ from typing import Any
 import trio
 from trikafka_broker import Cluster, FaultProxy
 
-from trikafka import BootstrapError, NewTopic, Producer, open_admin, open_producer
+from trikafka import BootstrapError, NewTopic, Producer, open_producer
 
 from ..librdkafka import messages_of, wait_until_in_sync
+from ..soak import make_topics
 from .check import Found, Verdict, check, read_all
 from .ledger import Ledger
 from .nemesis import Nemesis
@@ -111,12 +112,8 @@ async def run(
     The brokers of ``cluster`` must be up before, and are up afterwards.
     """
     rng = random.Random(options.seed)
-    async with open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        topic = NewTopic(PARTITIONS, 3, {"min.insync.replicas": "2"})
-        await admin.create_topics({_TOPIC: topic, TRANSACTIONS: topic})
-    await trio.to_thread.run_sync(
-        lambda: wait_until_in_sync(cluster.bootstrap_servers, [_TOPIC, TRANSACTIONS])
-    )
+    topic = NewTopic(PARTITIONS, 3, {"min.insync.replicas": "2"})
+    await make_topics(cluster.bootstrap_servers, {_TOPIC: topic, TRANSACTIONS: topic})
     ledger = Ledger(PARTITIONS)
     register = Register(PARTITIONS)
     log = LogCount()

@@ -6,7 +6,7 @@ import contextlib
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +15,12 @@ import trio
 from trikafka_broker import Cluster
 
 import trikafka
-from benchmarks.librdkafka import read_topic, wait_until_in_sync
-from benchmarks.soak import Worker
+from benchmarks.librdkafka import read_topic
+from benchmarks.soak import Worker, make_topics, no_transaction_open
 from trikafka import NewTopic, OffsetSpec, TopicPartition
 
+#: The records that are fed at least, in seconds of feeding.
+_LEAST = 3
 #: Partitions of the topic that is read, and of each topic that is written.
 PARTITIONS, TARGETS = 6, 3
 PROPERTIES = {
@@ -98,17 +100,12 @@ async def run(
     """Run on ``cluster``. The workers' logs go to ``directory``."""
     figures = Figures()
     names = {group: f"out-{group}" for group in options.groups}
-    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        replicas = len(cluster.brokers)
-        await admin.create_topics(
-            {
-                "in": NewTopic(PARTITIONS, replicas),
-                **{name: NewTopic(TARGETS, replicas) for name in names.values()},
-            }
-        )
-    await trio.to_thread.run_sync(
-        lambda: wait_until_in_sync(cluster.bootstrap_servers, ["in", *names.values()])
-    )
+    replicas = len(cluster.brokers)
+    topics = {
+        "in": NewTopic(PARTITIONS, replicas),
+        **{name: NewTopic(TARGETS, replicas) for name in names.values()},
+    }
+    await make_topics(cluster.bootstrap_servers, topics)
     workers = [
         Worker(
             "benchmarks.exactly_once.worker",
@@ -134,7 +131,8 @@ async def run(
         for worker in workers:
             worker.end(signal.SIGKILL)
             figures.ends += worker.ends
-    await _no_transaction_open(cluster, names.values())
+    written = [TopicPartition(name, number) for name in names.values() for number in range(TARGETS)]
+    await no_transaction_open(cluster.bootstrap_servers, written)
     for group, name in names.items():
         messages = await trio.to_thread.run_sync(
             read_topic, cluster.bootstrap_servers, name, "read_committed"
@@ -161,14 +159,15 @@ async def _feed(options: Options, cluster: Cluster, figures: Figures, over: trio
     async with trikafka.open_producer(
         bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=600_000
     ) as producer:
-        while not over.is_set():
+        # On a slow machine the kills may be over before there is enough to copy.
+        while not over.is_set() or figures.fed < _LEAST * options.rate:
             for _ in range(options.rate // 10):
                 await producer.enqueue(
                     "in", b"%d" % figures.fed, partition=figures.fed % PARTITIONS
                 )
                 figures.fed += 1
             await trio.sleep(0.1)
-        await producer.flush(timeout=400)
+        await producer.flush(timeout=600)
 
 
 async def _kill_workers(
@@ -212,7 +211,7 @@ async def _kill_brokers(
 async def _finish(options: Options, cluster: Cluster, workers: list[Worker]) -> None:
     """Wait until each group has committed everything."""
     places = [TopicPartition("in", number) for number in range(PARTITIONS)]
-    with trio.fail_after(400):
+    with trio.fail_after(600):
         async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             ends = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
             left = set(options.groups)
@@ -226,27 +225,6 @@ async def _finish(options: Options, cluster: Cluster, workers: list[Worker]) -> 
                         committed = dict(await admin.list_group_offsets(f"group-{group}"))
                     if all(_is_read(committed.get(place), ends[place]) for place in places):
                         left.discard(group)
-
-
-async def _no_transaction_open(cluster: Cluster, topics: Iterable[str]) -> None:
-    """Wait until the last stable offsets are the ends of the topics.
-
-    A group's offsets may be visible as committed before the transaction's markers are in the
-    topics. The transaction of a killed worker stays open until its timeout. A reader of committed
-    records stops before an open transaction and misses the records behind it.
-    """
-    places = [TopicPartition(topic, number) for topic in topics for number in range(TARGETS)]
-    async with (
-        trikafka.open_consumer(bootstrap_servers=cluster.bootstrap_servers) as reader,
-        trikafka.open_consumer(
-            bootstrap_servers=cluster.bootstrap_servers, isolation_level="read_committed"
-        ) as committed,
-    ):
-        # The timeout of a transaction is 15 s. A coordinator that sent the markers to a frozen broker
-        # sends them again after 30 s.
-        with trio.fail_after(240):
-            while await committed.end_offsets(places) != await reader.end_offsets(places):  # noqa: ASYNC110
-                await trio.sleep(0.2)
 
 
 def _is_read(committed: Any, end: Any) -> bool:

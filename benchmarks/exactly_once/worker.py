@@ -38,7 +38,7 @@ async def _work(
 ) -> None:
     producing = {
         "bootstrap_servers": settings["bootstrap_servers"],
-        "transaction_timeout_ms": 15_000,
+        "transaction_timeout_ms": 60_000,
     }
     async with (
         trikafka.open_producer(

@@ -13,7 +13,7 @@ from ..jobs import Job, Outcome, Window, age, stamp
 from ..pace import Pace
 
 aiokafka: Any = importlib.import_module("aiokafka")
-_PATIENCE = 150.0
+_PATIENCE = 240.0
 
 
 async def _consumer(job: Job) -> tuple[Any, list[Any], dict[str, Any]]:

@@ -17,7 +17,7 @@ from ..jobs import Job, Outcome, Window
 from .aio import run
 
 aiokafka: Any = importlib.import_module("aiokafka")
-_PATIENCE = 150.0
+_PATIENCE = 240.0
 
 
 async def assigned(job: Job) -> Outcome:

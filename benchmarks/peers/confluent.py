@@ -18,7 +18,7 @@ from ..pace import Pace
 from ..plan import PORTS
 
 confluent: Any = importlib.import_module("confluent_kafka")
-_PATIENCE = 150.0
+_PATIENCE = 240.0
 #: Records after which a producing loop serves the queue of delivery reports.
 _SERVE_EVERY = 1_000
 

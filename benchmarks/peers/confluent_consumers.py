@@ -15,7 +15,7 @@ from ..jobs import Job, Outcome, Window
 from .confluent import consume_batch
 
 confluent: Any = importlib.import_module("confluent_kafka")
-_PATIENCE = 150.0
+_PATIENCE = 240.0
 
 
 def _value(message: Any) -> bytes:

@@ -10,7 +10,7 @@ from .. import tuning
 from ..jobs import Job, Outcome, Window
 
 confluent: Any = importlib.import_module("confluent_kafka")
-_PATIENCE = 150.0
+_PATIENCE = 240.0
 _SERVE_EVERY = 1_000
 
 

@@ -12,7 +12,7 @@ from .. import tuning
 from ..jobs import Job, Outcome, Window
 
 kafka: Any = importlib.import_module("kafka")
-_PATIENCE = 150.0
+_PATIENCE = 240.0
 
 
 def consume_batch(job: Job) -> Outcome:

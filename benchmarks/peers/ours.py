@@ -20,7 +20,7 @@ from ..pace import Pace
 from ..plan import PORTS
 from .ours_watching import Renewals, watched
 
-_PATIENCE = 300.0
+_PATIENCE = 240.0
 #: Records between two checkpoints. send_nowait() sends nothing before its task reaches one.
 _BREATH = 500
 #: Rows of an Arrow table that is written in one call.

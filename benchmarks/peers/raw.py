@@ -33,7 +33,7 @@ from ..pace import Pace
 # processor work at the same time, and the limit is not set by their sum.
 
 _VERSION = 12
-_PATIENCE = 150.0
+_PATIENCE = 240.0
 _INT32 = struct.Struct(">i")
 _HEAD = struct.Struct(">qiibIhi")
 _CRC_START = 21
@@ -43,7 +43,7 @@ _HEADER = 61
 
 def _connected(job: Job) -> socket.socket:
     host, _, port = job.bootstrap.split(",")[0].rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection = socket.create_connection((host, int(port)), timeout=240)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 

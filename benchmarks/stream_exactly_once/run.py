@@ -16,8 +16,8 @@ import trio
 
 import trikafka
 from benchmarks.librdkafka import read_topic
-from benchmarks.soak import killed_at_the_end
-from trikafka import NewTopic
+from benchmarks.soak import killed_at_the_end, make_topics, no_transaction_open
+from trikafka import NewTopic, TopicPartition
 
 PARTITIONS = 2
 
@@ -71,10 +71,8 @@ async def run(
     target = f"to-{options.seed}"
     checkpoint = directory / "checkpoint"
     log = directory / "runs.log"
-    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-        await admin.create_topics(
-            {name: NewTopic(PARTITIONS, 1, {"retention.ms": "-1"}) for name in (source, target)}
-        )
+    topic = NewTopic(PARTITIONS, 1, {"retention.ms": "-1"})
+    await make_topics(servers, {source: topic, target: topic})
     part = options.records // (options.kills + 1)
     most = max(1, part // options.batches)
 
@@ -108,9 +106,11 @@ async def run(
             )
         await _feed(producer, source, options.records - figures.fed, figures)
     with query(arguments("rest"), log) as process:
-        if await trio.to_thread.run_sync(process.wait, 300):
+        if await trio.to_thread.run_sync(process.wait, 900):
             raise RuntimeError(f"the last run failed; see {log}: {log.read_text()[-2_000:]}")
     figures.batches = _count(checkpoint / "commits")
+    written = [TopicPartition(target, number) for number in range(PARTITIONS)]
+    await no_transaction_open(servers, written)
     messages = await trio.to_thread.run_sync(read_topic, servers, target, "read_committed")
     found = Counter(message.value() or b"" for message in messages)
     figures.lost = sum(found[b"%d" % number] == 0 for number in range(figures.fed))

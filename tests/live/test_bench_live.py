@@ -110,7 +110,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]
     # Nothing is measured here, so Java's peers start quickly instead of running fast.
     quick = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=1_500, env=quick
+        command, cwd=ROOT, capture_output=True, text=True, timeout=1_800, env=quick
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "quick.json").read_text()), folder / "quick.json"

@@ -28,7 +28,7 @@ async def test_each_record_is_written_once(
     cluster = Cluster(
         await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PROPERTIES))
     )
-    with trio.fail_after(1_200):
+    with trio.fail_after(1_800):
         figures = await run(
             Options(seed=5, kills=6, broker_kills=1, groups=groups, rate=150, pause=2.0),
             cluster,

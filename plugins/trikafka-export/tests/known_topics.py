@@ -30,12 +30,15 @@ async def make_topic(bootstrap_servers: str, name: str, records: int, partitions
     return name
 
 
-async def create_known(admin: trikafka.Admin, name: str, partitions: int = 1) -> None:
+async def create_known(
+    admin: trikafka.Admin, name: str, partitions: int = 1, **config: str
+) -> None:
     """Create a topic that keeps old records, and wait until the brokers know it.
 
-    The controller responds first: a look-up at that moment finds no topic, or its predecessor.
+    The controller responds first: a look-up at that moment finds no topic, or its predecessor. A
+    producer looks for a topic for three seconds only.
     """
-    topic = NewTopic(partitions, 1, {"retention.ms": "-1"})
+    topic = NewTopic(partitions, 1, {"retention.ms": "-1", **config})
     created = (await admin.create_topics({name: topic}))[name]
     await known_with(admin, name, partitions, created.topic_id)
 

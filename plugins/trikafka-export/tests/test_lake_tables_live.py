@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from known_topics import TIME, add_records
+from known_topics import TIME, add_records, create_known
 from lakes import Lake, make_lake
 from test_formats_avro import encoded, field, logical, record
 
 import trikafka
-from trikafka import ConfigurationError, ExportError, NewTopic
+from trikafka import ConfigurationError, ExportError
 
 DAY_MS = 86_400_000
 AVRO = record(
@@ -95,8 +95,8 @@ async def test_days_and_topics_are_partitions(kafka_broker: Any, lake: Lake) -> 
     """Days and topics are partitions; a day beyond the year 9999 is null."""
     servers, topic = kafka_broker.bootstrap_servers, f"days-{lake.format}"
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-        settings = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
-        await admin.create_topics({topic: NewTopic(1, 1, settings)})
+        config = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+        await create_known(admin, topic, **config)
     times = [TIME, TIME + DAY_MS, 1, TIME * 1000]
     async with trikafka.open_producer(bootstrap_servers=servers) as producer:
         for time in times:

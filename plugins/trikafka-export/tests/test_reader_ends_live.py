@@ -100,7 +100,7 @@ class _Disk:
         work = RangeWork(self.root, 1, planned)
         if planned.partition == self.slow:
             self.reached.set()
-            assert self.let_go.wait(120)
+            assert self.let_go.wait(600)
         return work
 
 
@@ -134,7 +134,7 @@ async def test_cancelled_job_leaves_no_client(
             await LocalJob(tasks, 2).run(report)
         assert scope.cancelled_caught
     assert rows == 50
-    assert wait_until(lambda: not threads(), 60)
+    assert wait_until(lambda: not threads(), 240)
     disk.let_go.set()
 
 
@@ -157,7 +157,7 @@ async def test_abandoned_ranges_hold_no_records(
         )
         next(batches)
         held = stops[-1].args[0]._items  # type: ignore[attr-defined]
-        assert wait_until(lambda held=held: held.qsize() > 1, 60)  # type: ignore[misc]
+        assert wait_until(lambda held=held: held.qsize() > 1, 240)  # type: ignore[misc]
         batches.close()
     del batches, held
     reader.close()

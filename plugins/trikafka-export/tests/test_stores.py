@@ -420,7 +420,7 @@ def test_lock_of_a_killed_process_is_taken_over(place: Place) -> None:
         with pytest.raises(ExportError, match=rf"another export .*:{holder.pid}\)"):
             place.store().open()
         holder.kill()
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while True:  # the kernel frees the lock when the process has ended, after the signal
             try:
                 store = place.store()

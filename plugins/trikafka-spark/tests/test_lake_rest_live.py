@@ -193,7 +193,7 @@ async def test_catalog_outage_is_logged_once(
             front.mode = "away"
             await add_records(servers, topic, RECORDS, 40, 4)
             for _ in range(6):  # more than a round asks
-                assert await trio.to_thread.run_sync(lambda: refused.acquire(timeout=60))
+                assert await trio.to_thread.run_sync(lambda: refused.acquire(timeout=240))
             front.mode = "open"
             found = 0
             while found < 40:  # a round that had begun may have some of them in a plan of its own

@@ -40,12 +40,13 @@ async def test_export_survives_kills_at_many_requests(
     """A table in a store has each record once, although exports end at many requests."""
     servers, topic, bucket = kafka_broker.bootstrap_servers, await new_topic(400), lake.root.name
 
-    async def export(**more: Any) -> trikafka.ExportResult:
+    async def export(lease: int = 600, **more: Any) -> trikafka.ExportResult:
+        # While requests are counted, none renews the lock.
         return await trikafka.export(
             topic,
             lake.destination,
             bootstrap_servers=servers,
-            sink_options={**lake.options, "store.lease": 1},
+            sink_options={**lake.options, "store.lease": lease},
             **more,
         )
 
@@ -68,7 +69,7 @@ async def test_export_survives_kills_at_many_requests(
         done += 20
         s3.allow(bucket, requests)
         with trio.move_on_after(1), suppress(ExportError):
-            await export()
+            await export(lease=1)
         s3.allow(bucket, -1)
         rows = lake.read()
         found = Counter(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
@@ -76,7 +77,7 @@ async def test_export_survives_kills_at_many_requests(
         with trio.fail_after(900):
             while True:  # until the lock is free
                 with suppress(ExportError):
-                    await export()
+                    await export(lease=1)
                     break
                 await trio.sleep(0.1)
         lake.check(done)

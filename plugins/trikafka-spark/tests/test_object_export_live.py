@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import trio
-from known_topics import add_records
+from known_topics import make_topic
 from s3_server import S3Server
 from test_stores import seen
 from trikafka_export.destination import store_of
@@ -22,7 +22,7 @@ from trikafka_export.object_pieces import work_folder
 from trikafka_export.plan import ExportWork, SourceView, new_plan
 
 import trikafka
-from trikafka import NewTopic, TopicPartition
+from trikafka import TopicPartition
 
 
 def environment(s3: S3Server) -> dict[str, str]:
@@ -154,9 +154,7 @@ async def test_spark_exports_to_a_store(
     """Spark writes to a store with the credentials of its tasks; invalid JSON is a dead letter."""
     servers, bucket = kafka_broker.bootstrap_servers, s3.bucket()
     topic = f"{bucket}-topic"
-    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-        await admin.create_topics({topic: NewTopic(2, 1, {"retention.ms": "-1"})})
-    await add_records(servers, topic, 0, 1_000, 2)
+    await make_topic(servers, topic, 1_000, 2)
     async with trikafka.open_producer(bootstrap_servers=servers) as producer:
         await (await producer.enqueue(topic, b"no json", partition=0)).wait()
     options = {**s3.options, "spark_above": 0, "partition_by": "date,topic", "value_format": "json"}

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import trio
-from known_topics import TIME, add_records, settled
+from known_topics import TIME, add_records, create_known, settled
 from pyspark.sql import DataFrame, SparkSession
 
 import trikafka
-from trikafka import NewTopic
 
 pytestmark = pytest.mark.usefixtures("sparks_connector")
 SOURCES = ("kafka", "trikafka")
@@ -97,13 +96,11 @@ async def fill(servers: str, names: dict[str, str]) -> None:
     """
     from test_local_export_live import delete_records
 
-    keep = {"retention.ms": "-1"}
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         if names["T"] in await admin.list_topics():
             return
-        await admin.create_topics(
-            {names[each]: NewTopic(3 if each in "TU" else 1, 1, keep) for each in "UVWT"}
-        )
+        for each in "UVWT":
+            await create_known(admin, names[each], 3 if each in "TU" else 1)
     for each in "TU":
         await add_records(servers, names[each], 0, 30, 3)
     await add_records(servers, names["V"], 0, 20, 1)

@@ -19,6 +19,14 @@ async def test_call_returns_and_raises() -> None:
         await CancellableCall(lambda: 1 // 0, list, limiter).run()
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the limits of a call, which a machine that stands still for seconds would reach."""
+    monkeypatch.setattr(cancellable_call, "_CANCEL_LIMIT", 240.0)
+    monkeypatch.setattr(cancellable_call, "_SILENCE_LIMIT", 2.0)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_cancellation_is_repeated_until_it_works() -> None:
     """The cancellation of a call is repeated until the call returns.
 
@@ -29,7 +37,7 @@ async def test_cancellation_is_repeated_until_it_works() -> None:
 
     def function() -> None:
         trio.from_thread.run_sync(begun.set)
-        assert released.wait(60)
+        assert released.wait(600)
 
     def cancel_jobs() -> None:
         nonlocal times
@@ -59,7 +67,7 @@ async def test_silent_call_is_left_behind() -> None:
         end.wait(600)
 
     call = CancellableCall(function, lambda: end.wait(600), trio.CapacityLimiter(1))
-    with trio.fail_after(120), trio.CancelScope() as scope:
+    with trio.fail_after(240), trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call.run)
             await begun.wait()
@@ -69,6 +77,7 @@ async def test_silent_call_is_left_behind() -> None:
     end.set()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_standstill_is_no_silence_of_the_jvm() -> None:
     """A process that stood still reads the JVM's response late, and still waits for the call.
 
@@ -79,10 +88,10 @@ async def test_standstill_is_no_silence_of_the_jvm() -> None:
 
     def function() -> None:
         trio.from_thread.run_sync(begun.set)
-        assert released.wait(60)
+        assert released.wait(600)
 
     def cancel_jobs() -> None:
-        assert stood.wait(60)
+        assert stood.wait(600)
         released.set()
 
     call = CancellableCall(function, cancel_jobs, trio.CapacityLimiter(1))

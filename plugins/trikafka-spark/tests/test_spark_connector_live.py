@@ -7,11 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import trio
-from known_topics import TIME
+from known_topics import TIME, create_known
 from pyspark.sql import SparkSession
 
 import trikafka
-from trikafka import NewTopic
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPIC = "for-the-connector"
@@ -90,7 +89,7 @@ async def write_all(bootstrap: str) -> list[Row]:
 async def test_sparks_connector_reads_what_we_write(spark_context: Any, kafka_broker: Any) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics({TOPIC: NewTopic(1, 1, {"retention.ms": "-1"})})
+        await create_known(admin, TOPIC)
     expected = await write_all(bootstrap)
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "includeHeaders": "true"}
     reader = SparkSession(spark_context).read.format("kafka").options(**options)

@@ -20,7 +20,7 @@ from trikafka import BootstrapError, KafkaTimeoutError, OffsetOutOfRangeError, O
 def _no_readers_of_others() -> None:
     """Wait until the clients of earlier tests, such as those of cancelled exports, have ended."""
     close_kept()
-    assert wait_until(lambda: not readers(), 60)
+    assert wait_until(lambda: not readers(), 240)
 
 
 def readers() -> list[threading.Thread]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from known_topics import add_records
+from known_topics import make_topic
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from trikafka_broker import KafkaCluster
@@ -60,9 +60,7 @@ async def test_data_source_shows_no_secret(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     search = Search(MARK)
-    async with trikafka.open_admin(bootstrap_servers=secured.bootstrap_servers) as admin:
-        await admin.create_topics({"marked": trikafka.NewTopic(1, 1)})
-    await add_records(secured.bootstrap_servers, "marked", 0, 10, 1)
+    await make_topic(secured.bootstrap_servers, "marked", 10, 1)
     good, wrong = options_of(secured, "marked"), options_of(secured, "nobody")
     for options in (
         good,

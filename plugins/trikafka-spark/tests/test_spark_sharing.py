@@ -40,7 +40,7 @@ class Counted:
 
     async def check(self) -> None:
         """Check that the context was released exactly once."""
-        assert await trio.to_thread.run_sync(lambda: self.released.acquire(timeout=60))
+        assert await trio.to_thread.run_sync(lambda: self.released.acquire(timeout=240))
         assert not self.released.acquire(blocking=False)
 
 
@@ -50,7 +50,7 @@ async def test_late_context_is_released(tmp_path: Path, monkeypatch: pytest.Monk
 
     def between() -> None:
         entered.set()
-        left.wait(60)
+        left.wait(600)
 
     counted = Counted(between, monkeypatch)
     async with trio.open_nursery() as nursery:
@@ -87,7 +87,7 @@ async def test_cancelled_start_does_not_spoil_the_next(
 
     def between() -> None:
         entered.set()
-        left.wait(60)
+        left.wait(600)
 
     counted = Counted(between, monkeypatch)
     async with FileSink(tmp_path, BY_SPARK) as sink:

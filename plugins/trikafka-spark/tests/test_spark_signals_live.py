@@ -32,7 +32,7 @@ def command(*arguments: str, temporary: Path) -> AbstractContextManager[subproce
 
 async def no_java(group: int) -> None:
     """Wait until the group has no JVM: that of the launcher ends by the signal, too."""
-    with trio.fail_after(180):
+    with trio.fail_after(240):
         while java_of(group):  # noqa: ASYNC110
             await trio.sleep(0.02)
 

@@ -14,7 +14,7 @@ from benchmarks.stream_exactly_once.run import Options, run
 
 
 async def test_killed_stream_copies_each_record_once(kafka_broker: Any, tmp_path: Path) -> None:
-    with trio.fail_after(900):
+    with trio.fail_after(1_800):
         figures = await run(
             Options(seed=7, records=4_000, kills=1, pause=1.0, batches=5),
             kafka_broker.bootstrap_servers,

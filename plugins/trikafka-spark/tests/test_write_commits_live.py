@@ -208,12 +208,12 @@ async def test_write_of_a_driver_dead_too_long_fails(kafka_broker: Any, new_topi
     messages = [await patient.task(0)]
     await patient.commit(messages)
     # A task that stands still must not meet the time-out itself.
-    job = Job(kafka_broker.bootstrap_servers, patient.topic, transaction_timeout_ms=10_000)
+    job = Job(kafka_broker.bootstrap_servers, patient.topic, transaction_timeout_ms=20_000)
     messages += [await job.task(number) for number in range(1, 4)]
     await job.until("CompleteAbort", 1, 2, 3)
     with pytest.raises(
         TransactionAbortableError,
-        match=r"no part of this write.*kafka.transaction.timeout.ms \(10000 ms\)",
+        match=r"no part of this write.*kafka.transaction.timeout.ms \(20000 ms\)",
     ):
         await job.commit(messages[1:])
     await job.abort(messages)

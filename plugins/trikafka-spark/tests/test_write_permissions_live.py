@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from known_topics import create_known
 from test_write_commits_live import ROWS, Job
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
@@ -32,7 +33,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 
 async def _prepare(cluster: KafkaCluster) -> None:
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        await admin.create_topics({"copies": trikafka.NewTopic(2, 1)})
+        await create_known(admin, "copies", 2)
         await admin.create_acls(RULES)
         with trio.fail_after(240):  # the controller has the rules before the broker
             while len(await admin.describe_acls()) < len(RULES):  # noqa: ASYNC110
