@@ -141,8 +141,9 @@ async def test_loop_is_not_blocked_by_spark(
 
     The child reports the longest time between two turns of its loop, less the time for which its
     threads were ready and the kernel let other programs run, or for which the whole process stood
-    still. All threads are added up, so rather too much is subtracted. The best of eight counts: a
-    shortage of memory or disk adds time that the child cannot distinguish.
+    still. All threads are added up, so rather too much is subtracted. On a slow processor the rest
+    counts in proportion. The best of eight counts: a shortage of memory or disk adds time that the
+    child cannot distinguish.
 
     So this shows that no step of every export blocks the loop. Examples would be a start of Spark
     in the loop, or an import of PySpark under the interpreter's lock. The test does not show the
