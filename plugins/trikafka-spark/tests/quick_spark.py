@@ -50,6 +50,20 @@ def prepare() -> None:
     os.environ[_VARIABLE] = " ".join([*_COMPILER, *archive.using_options(file, [])])
 
 
+def child_environment() -> dict[str, str]:
+    """Return variables by which a program that starts a Spark of its own has these workers.
+
+    Without them each new worker makes its imports. On a slow machine that is most of the time of a
+    stream's first batch.
+    """
+    settings = [f"--conf {name}={value}" for name, value in WORKERS.items()]
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYSPARK_SUBMIT_ARGS": " ".join([*settings, "pyspark-shell"]),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+
 def _write(file: Path) -> None:
     options = " ".join([*_COMPILER, *archive.writing_options(file)])
     with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+import quick_spark
 import trio
 from test_spark_write_live import records
 from trikafka_broker.ports import Ports
@@ -34,6 +35,7 @@ def connect_server(directory: Path) -> Iterator[str]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        **quick_spark.WORKERS,
     }
     arguments = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     server = [
@@ -48,7 +50,10 @@ def connect_server(directory: Path) -> Iterator[str]:
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    environment |= {"TMPDIR": str(directory)}
+    environment |= {
+        "TMPDIR": str(directory),
+        "PYTHONPATH": quick_spark.child_environment()["PYTHONPATH"],
+    }
     log = directory / "server.log"
     with log.open("wb") as out:
         process = subprocess.Popen(

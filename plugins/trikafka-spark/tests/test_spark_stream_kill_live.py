@@ -8,12 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+import quick_spark
 import trio
 
 from benchmarks.stream_exactly_once.run import Options, run
 
 
-async def test_killed_stream_copies_each_record_once(kafka_broker: Any, tmp_path: Path) -> None:
+async def test_killed_stream_copies_each_record_once(
+    kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in quick_spark.child_environment().items():
+        monkeypatch.setenv(name, value)
     with trio.fail_after(1_800):
         figures = await run(
             Options(seed=7, records=4_000, kills=1, pause=1.0, batches=5),
