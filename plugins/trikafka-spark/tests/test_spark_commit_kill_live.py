@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import quick_spark
 import trio
 from known_topics import committed
 from pyspark.sql import SparkSession
@@ -29,7 +28,6 @@ async def test_killed_commit_is_finished_by_the_next(
     servers, checkpoint = kafka_broker.bootstrap_servers, tmp_path / "checkpoint"
     source, target = await new_topic(RECORDS, partitions=3), await new_topic(0, partitions=2)
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
-    environment |= quick_spark.child_environment()
     command = [
         sys.executable,
         str(CHILD),
