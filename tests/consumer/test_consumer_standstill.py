@@ -375,17 +375,29 @@ async def test_late_listener_error_is_raised(autojump_clock: Clock) -> None:
         assert len(await consumer.receive_batch(timeout=5)) == 3
 
 
+@pytest.mark.parametrize("fails", [None, "alone", "in a nursery"])
 async def test_cancelled_receive_reruns_the_listener(
-    autojump_clock: Clock,
+    autojump_clock: Clock, fails: str | None
 ) -> None:
+    """A failure of its clean-up changes nothing: in a group with ``Cancelled`` it ended the client."""
     log: list[Any] = []
 
+    async def hang() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            log.append("cancelled")
+            if fails is not None:
+                raise ValueError("in the clean-up")
+
     async def then(what: str) -> None:
-        if len(log) == 1:
-            try:
-                await trio.sleep_forever()
-            finally:
-                log.append("cancelled")
+        if len(log) != 1:
+            return
+        if fails == "in a nursery":
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hang)
+                nursery.start_soon(trio.sleep_forever)
+        await hang()
 
     async with cluster_of(records=3) as cluster, consumer_of(cluster, group_id="g") as consumer:
         consumer.subscribe(["t"], listener=RecordingListener(log, then=then))

@@ -392,18 +392,14 @@ async def test_waiting_tasks_share_a_failure() -> None:
                 await tokens.token()
             failures.append(caught.value)
 
-        # Half a second may be over before the request has begun, on a machine that stands still.
         with trio.fail_after(240):
-            while not server.connections:
-                failures.clear()
-                async with trio.open_nursery() as nursery:
-                    for _ in range(20):
-                        nursery.start_soon(ask)
-            assert server.connections == 1
+            async with trio.open_nursery() as nursery:
+                for _ in range(20):
+                    nursery.start_soon(ask)
+            assert tokens._requests == 1
             assert len({id(failure) for failure in failures}) == 20
-            while server.connections == 1:
-                await ask()
-        assert server.connections == 2
+            await ask()
+        assert tokens._requests == 2
 
 
 @pytest.mark.parametrize("how", SLOW)
@@ -769,10 +765,14 @@ async def fail_in_a_nursery(*errors: Exception) -> None:
     ("errors", "kind", "says"),
     [
         ([KafkaConnectionError("away")], CredentialsUnavailableError, "KafkaConnectionError: away"),
-        ([KafkaConnectionError("a"), KafkaConnectionError("b")], CredentialsUnavailableError, "b"),
+        (
+            [KafkaConnectionError("away"), KafkaConnectionError("gone")],
+            CredentialsUnavailableError,
+            "KafkaConnectionError: gone",
+        ),
         ([CredentialsUnavailableError("away")], CredentialsUnavailableError, "away"),
         ([ValueError("odd")], HandshakeError, "ValueError: odd"),
-        ([ValueError("odd"), KafkaConnectionError("b")], HandshakeError, "ValueError: odd"),
+        ([ValueError("odd"), KafkaConnectionError("gone")], HandshakeError, "ValueError: odd"),
     ],
 )
 async def test_nursery_of_a_provider_changes_no_failure(
@@ -795,7 +795,7 @@ async def test_nursery_of_a_provider_changes_no_failure(
 
 @pytest.mark.parametrize("nursery", [True, False])
 @pytest.mark.parametrize("part", ["provider", "dial"])
-async def test_failure_of_a_cut_function_counts_not(
+async def test_cut_functions_failure_is_ignored(
     part: str, nursery: bool, autojump_clock: MockClock
 ) -> None:
     """It hung, the client cut it off, and it failed in its clean-up."""
@@ -804,7 +804,7 @@ async def test_failure_of_a_cut_function_counts_not(
         try:
             await trio.sleep_forever()
         finally:
-            raise ValueError("in the clean-up")
+            raise AttributeError("in the clean-up")
 
     async def cut() -> None:
         if not nursery:
@@ -829,7 +829,7 @@ async def test_failure_of_a_cut_function_counts_not(
     async with brokers() as dial, ScriptedCluster() as cluster:
         given["dial"] = dial if part == "provider" else stuck
         async with open_parts(cluster, bootstrap=False, **given) as parts:
-            with pytest.raises(KafkaConnectionError, match=r"within 10 s|in the clean-up"):
+            with pytest.raises(KafkaConnectionError, match="within 10 s"):
                 await parts.brokers.connection(NODE)
             with trio.move_on_after(1) as scope:
                 await parts.brokers.connection(NODE)

@@ -7,6 +7,7 @@ that changed ones are used. An error's text has the mechanism and the user's nam
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,10 @@ from ..errors import (
     TrikafkaError,
     from_code,
 )
-from ..errors.groups import every, outlined, unwrapped
+from ..errors.cut_off import await_user_call
+from ..errors.groups import every, members, outlined, unwrapped
 from ..errors.peer_text import peer_text
 from ..types import Node, OAuthToken
-from .interrupts import cancellation_in
 from .session import Ask, CredentialsUnavailableError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 #: A factory of a plugin: it makes the mechanism for one authentication with a broker.
 MechanismFactory = Callable[[Node], Any]
 _MOST_STEPS = 16
+_log = logging.getLogger("trikafka.brokers")
 
 
 class SaslAuthenticator:
@@ -122,16 +124,15 @@ class SaslAuthenticator:
             token_auth = self._config.sasl_scram_token_auth
             who = f" of {'delegation token' if token_auth else 'user'} {username!r}"
             return make_password_mechanism(self._name, username, password, token=token_auth), who
-        except UnicodeEncodeError:
-            # This error keeps the text alive, so it must not be the context of another error
-            # either.
-            pass
         # An error of a function of the user or of a plugin, or a value that cannot be used. A
         # nursery in an async function raises its errors in a group.
         except Exception as raised:
             error = unwrapped(raised)
-            failure = self._failed(node, error)
-            raise failure from (raised if failure is not error else error.__cause__)
+            # A UnicodeEncodeError keeps the text alive, so it must not be the context of another
+            # error either.
+            if not isinstance(error, UnicodeEncodeError):
+                failure = self._failed(node, error)
+                raise failure from (raised if failure is not error else error.__cause__)
         raise self._not_text(node)
 
     def _failed(self, node: Node, error: BaseException) -> TrikafkaError:
@@ -221,16 +222,16 @@ class SaslAuthenticator:
                 made = await self._in_thread(lambda: [step()])
                 return await _result(made.pop())
             said = await (self._in_thread(step) if long else _result(step()))
-        except UnicodeEncodeError:
-            encoded = False
         except Exception as raised:
             error = unwrapped(raised)
             if every(error, TrikafkaError):
                 failure = self._failed(node, error)
                 raise failure from (raised if failure is not error else error.__cause__)
-            # A mechanism's own words are those of a ValueError; others need their class.
-            said_why = redacted(f"{error}") if type(error) is ValueError else _words(error)
-            raise HandshakeError(f"{self._name} with {node}: {said_why}") from raised
+            encoded = not isinstance(error, UnicodeEncodeError)
+            if encoded:
+                # A mechanism's own words are those of a ValueError; others need their class.
+                said_why = redacted(f"{error}") if type(error) is ValueError else _words(error)
+                raise HandshakeError(f"{self._name} with {node}: {said_why}") from raised
         if not encoded:
             raise self._not_text(node)
         if said is not None and not isinstance(said, bytes):
@@ -252,19 +253,15 @@ class SaslAuthenticator:
 async def _result(given: Any) -> Any:
     """Return the result of a function of the user or of a plugin.
 
-    What the function raises because it is cut off is no failure of it: the cancellation counts.
+    The log shows only the classes of what it raises when it is cut off: a text may hold a password.
     """
     if not inspect.isawaitable(given):
         return given
-    try:
-        return await given
-    except Exception:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        raise
-    except BaseExceptionGroup as group:
-        if (cancelled := cancellation_in(group)) is None:
-            raise
-        raise cancelled from None
+    return await await_user_call("a source of credentials", lambda: given, _log, _classes)
+
+
+def _classes(error: BaseException) -> str:
+    return ", ".join(type(each).__name__ for each in members(error))
 
 
 def _words(error: BaseException) -> str:

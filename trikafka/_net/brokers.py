@@ -9,6 +9,7 @@ of their own, by *purpose*, and a heartbeat never waits behind them.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 from collections.abc import Callable, Container
@@ -25,13 +26,13 @@ from ..config import ClientConfig
 from ..config.secrets import holds_secret
 from ..errors import AuthenticationError, ConfigurationError, KafkaConnectionError, TrikafkaError
 from ..errors.copies import again
+from ..errors.cut_off import await_user_call
 from ..errors.groups import decisive, members, outlined
 from ..types import ConnectionEvent, ConnectionStatistics, Node
 from .addresses import parse_bootstrap
 from .connection import Connection
 from .connection_state import ConnectionState, ConnectionStateMachine
 from .in_flight import NO_METER, SILENCE, ConnectionListener, RequestMeter
-from .interrupts import cancellation_in
 from .misrouting import MisroutingCheck
 from .outages import Outages
 from .reasons import waiting_for
@@ -43,8 +44,7 @@ from .singleflight import ClientClosed, SingleFlight, StartSoon
 from .throttles import Throttles
 
 Purpose = Literal["general", "fetch", "produce", "coordinator", "group", "telemetry"]
-
-
+_log = logging.getLogger("trikafka.brokers")
 #: The exceptions of a bug in the user's ``dial``, which each further attempt would raise.
 _BUGS = (AttributeError, NameError, TypeError)
 
@@ -232,16 +232,13 @@ class ConnectionSlot:
         if self._config.dial is None:
             return await trio.open_tcp_stream(host, port)
         try:
-            stream = await self._config.dial(host, port)
+            stream = await await_user_call(
+                "dial", partial(self._config.dial, host, port), _log, _shown_of_all
+            )
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, UnicodeError, TrikafkaError):
             raise
         except Exception as error:
             raise _failed_dial(error) from error
-        # The function was cut off, and failed in that.
-        except BaseExceptionGroup as group:
-            if (cancelled := cancellation_in(group)) is None:
-                raise
-            raise cancelled from None
         methods = ("send_all", "receive_some", "aclose")
         if not all(callable(getattr(stream, name, None)) for name in methods):
             raise ConfigurationError(
@@ -387,7 +384,7 @@ class Brokers:
         return self._refusals.until
 
     def pause_after(self, error: AuthenticationError) -> float:
-        """Return how long (seconds) the background waits after a refusal before it asks again."""
+        """Return how long (seconds) to wait after a refusal: see :meth:`Refusals.pause_after`."""
         return self._refusals.pause_after(error)
 
     def ready(self, node: Node, purpose: Purpose) -> Connection | None:
@@ -573,6 +570,10 @@ def _failed_dial(error: Exception) -> Exception:
     if isinstance(error, ExceptionGroup):
         return OSError(outlined(error, _shown))
     return OSError(f"dial failed: {type(error).__name__}: {_shown(error)}")
+
+
+def _shown_of_all(error: BaseException) -> str:
+    return outlined(error, _shown)
 
 
 def _shown(error: BaseException) -> str:

@@ -46,16 +46,3 @@ def interrupts_unwrapped() -> Iterator[None]:
         if (interrupt := interrupt_in(group)) is None:
             raise
         raise interrupt from interrupt.__cause__
-
-
-def cancellation_in(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """Return the cancellation in a group without the errors beside it.
-
-    A function of the user that opens a nursery may fail in its clean-up when it is cancelled. These
-    errors are in one group with ``Cancelled``, and say nothing of what the function was called for.
-
-    Returns:
-        The cancellation; ``None`` if there is none, or if an interrupt is beside it.
-    """
-    cancelled, beside = group.split(trio.Cancelled)
-    return cancelled if beside is None or isinstance(beside, Exception) else None

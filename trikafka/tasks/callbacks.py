@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import logging
-import math
 from collections.abc import Awaitable, Callable
 from types import CoroutineType
 from typing import Any
 
-import trio
-
 from ..errors import ConfigurationError
 from ..hooks import signature_of
-
-_log = logging.getLogger("trikafka.tasks")
 
 
 class NotAsyncError(ConfigurationError):
@@ -81,29 +75,6 @@ async def called(what: str, function: Callable[..., Any], *arguments: object) ->
             f"{what} returned a coroutine that was never awaited: write 'await {name}(...)' in "
             f"{_name(function)}"
         )
-
-
-async def await_user_call(what: str, call: Callable[[], Awaitable[object]]) -> None:
-    """Await a call of the user's function; if it was cut off, raise the cancellation alone.
-
-    A function that is cut off may still fail in its clean-up. Its exception then replaces
-    ``Cancelled``, or is in one group with it. Such an error says nothing of the record, which will
-    be handled again. So it is logged, and leads to no retry, no dead letter and no end of the run.
-    An interrupt in the group is raised with the group.
-    """
-    try:
-        await call()
-    except Exception as error:
-        if trio.current_effective_deadline() == -math.inf:
-            _log.warning("%s was cut off, and failed in that: %r", what, error)
-            await trio.lowlevel.checkpoint_if_cancelled()
-        raise
-    except BaseExceptionGroup as group:
-        cancelled, beside = group.split(trio.Cancelled)
-        if cancelled is None or not isinstance(beside, Exception):
-            raise
-        _log.warning("%s was cut off, and failed in that: %r", what, beside)
-        raise cancelled from None
 
 
 def _name(function: object) -> str:

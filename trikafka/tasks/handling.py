@@ -31,10 +31,11 @@ from ..errors import (
     UnknownTopicOrPartitionError,
     from_code,
 )
+from ..errors.cut_off import await_user_call
 from ..errors.groups import members, outlined
 from ..toolkit import backoff
 from ..types import Record, TopicPartition
-from .callbacks import NotAsyncError, await_user_call, called
+from .callbacks import NotAsyncError, called
 from .dead_letters import DeadLetter, Letter, dead_letter_headers
 from .timer import timeout_in
 
@@ -207,7 +208,7 @@ class Handling:
         if work.dead is not None:
             await self._send_to_dead_letter(work, work.dead)
             return
-        await await_user_call(f"the handler of {_where(work)}", partial(self._call, work))
+        await await_user_call(f"the handler of {_where(work)}", partial(self._call, work), _log)
 
     async def _call(self, work: RecordAttempt) -> None:
         if work.begun:

@@ -14,10 +14,11 @@ import trio
 from .. import NewTopic
 from ..config.whole import is_number
 from ..errors import ConfigurationError
+from ..errors.cut_off import await_user_call
 from ..errors.groups import outlined
 from ..toolkit import Retry
 from ..types import TopicPartition
-from .callbacks import await_user_call, called
+from .callbacks import called
 from .handling import Handling
 from .timer import TaskTimer, timeout_in
 
@@ -50,7 +51,7 @@ class HandlingPlan(TaskPlan):
     async def prepared(self, tp: TopicPartition) -> None:
         """Call the user's ``prepare`` for a partition."""
         assert self.prepare is not None
-        await await_user_call(f"prepare of {tp}", partial(self._prepare, tp))
+        await await_user_call(f"prepare of {tp}", partial(self._prepare, tp), _log)
 
     async def _prepare(self, tp: TopicPartition) -> None:
         assert self.prepare is not None

@@ -19,9 +19,10 @@ from ..errors import (
     IllegalStateError,
     LockLostError,
 )
+from ..errors.cut_off import await_user_call
 from ..errors.groups import members, outlined
 from ..toolkit import Reminder, backoff, interrupts_unwrapped
-from .callbacks import await_user_call, called, check_async
+from .callbacks import called, check_async
 from .handling import RetryPolicy, is_fatal, is_not_the_records
 from .run_tasks import check_retry, check_stop_on
 from .signals import stop_on_signal
@@ -196,7 +197,7 @@ class QueueRun:
         failures = 0
         while True:
             try:
-                await await_user_call(f"the handler of {delivery!r}", call)
+                await await_user_call(f"the handler of {delivery!r}", call, _log)
                 return
             except Exception as error:
                 # What the failed attempt acknowledged must not count: not for the next attempt, nor

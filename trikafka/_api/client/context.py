@@ -16,6 +16,7 @@ from ..._net.security import Security
 from ...config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from ...config.security import SASL_BUILTIN
 from ...errors import ConfigurationError, IllegalStateError, PluginError, TrikafkaError
+from ...errors.groups import outlined, unwrapped
 from ...hooks import (
     BUILTIN,
     SharedContext,
@@ -157,11 +158,12 @@ def _blaming(who: str) -> Iterator[None]:
     """Raise a :exc:`PluginError` for an error of a plugin that is not trikafka's."""
     try:
         yield
-    # A UnicodeEncodeError has the text, which may be a password.
-    except (TrikafkaError, UnicodeEncodeError):
-        raise
-    except Exception as error:
-        raise PluginError(f"{who} failed: {type(error).__name__}: {error}") from error
+    except Exception as raised:
+        error = unwrapped(raised)  # a nursery in an async function raises its errors in a group
+        # A UnicodeEncodeError has the text, which may be a password.
+        if isinstance(error, TrikafkaError | UnicodeEncodeError):
+            raise error from error.__cause__
+        raise PluginError(f"{who} failed: {type(error).__name__}: {outlined(error)}") from raised
 
 
 async def _mechanism(plugin: str, factory: Callable[[Node], Any], node: Node) -> Any:

@@ -24,25 +24,28 @@ error in it moves the position back to the record. Arrow tables hold the bytes.
 from __future__ import annotations
 
 import inspect
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import trio
 
 from ..._net.callers import Host, host_of_this_run
-from ..._net.interrupts import cancellation_in
 from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig, ShareConsumerConfig
 from ...errors import ConfigurationError, DeserializationError
 from ...errors.copies import again
+from ...errors.cut_off import await_user_call
 from ...errors.groups import unwrapped
 from ...hooks import check_takes
 from ...types import AsyncDeserializer, Deserializer, Record
 from .turns import TURN
 
 T = TypeVar("T")
+_log = logging.getLogger("trikafka.consumer")
 _CHUNK = 128
 #: A receive delivers what async deserializers have returned after so long (seconds).
 _SOON = 0.01
@@ -333,7 +336,7 @@ class AwaitedBatch(DeserializedBatch):
             await self._fill(host)
 
         try:
-            await host.run(fill)
+            await await_user_call("a deserializer", partial(host.run, fill), _log)
             # A function that was cut may raise anything. That says nothing of its record.
             await trio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
@@ -351,10 +354,6 @@ class AwaitedBatch(DeserializedBatch):
                 except DeserializationError as error:
                     self._outcomes.append(error)
                     return
-                except BaseExceptionGroup as group:
-                    if (cancelled := cancellation_in(group)) is None:
-                        raise
-                    raise cancelled from None
                 if (now := trio.current_time()) >= until:
                     return
                 if now >= turn:  # the functions may have returned without a wait

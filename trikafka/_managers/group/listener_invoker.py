@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from enum import Enum
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import trio
@@ -27,6 +28,7 @@ from ..._net.callers import caller_of
 from ..._net.deadlines import GRACE
 from ..._net.singleflight import StartSoon
 from ...errors import ConfigurationError, KafkaTimeoutError
+from ...errors.cut_off import await_user_call
 from ...hooks import missing_members, plain_methods, unfit_methods
 from ...interfaces import RebalanceListener
 from ...types import TopicPartition
@@ -346,7 +348,11 @@ class RebalanceListenerInvoker:
                     limit = self._limit()
                     self._running = _Running(name, listener, trio.current_time())
                     with trio.move_on_after(limit) as scope:
-                        await getattr(listener, name)(partitions)
+                        await await_user_call(
+                            f"{name} of {listener!r}",
+                            partial(getattr(listener, name), partitions),
+                            _log,
+                        )
                     if scope.cancelled_caught:
                         raise KafkaTimeoutError(f"{name} of {listener!r}", limit)
                 except Exception as error:
