@@ -66,10 +66,10 @@ class Refusals:
             self._of_brokers.setdefault((node.host, node.port), (now + self._for, again(error)))
 
     def pause_after(self, error: AuthenticationError) -> float:
-        """Return how long (seconds) the background waits after a refusal before it asks again.
+        """Return how long (seconds) to wait after a refusal before the next attempt.
 
-        The wait is short where the next attempt may succeed and can lock no account: each dial has
-        credentials of its own, or TLS failed, whose files may have been replaced by then.
+        The wait is short where that attempt may succeed: each dial asks for credentials, or TLS
+        failed, whose files may be replaced at any time. In a row of refusals it should grow.
         """
         if error.code is not None:
             return self._for

@@ -74,9 +74,10 @@ class WithVerbs(click.Command):
 
     Any other first argument is the command's: ``trikafka groups NAME`` shows a group. If the
     command has no arguments, the error about another word suggests a verb. Options that the verb
-    has may stand before it, and others are refused there; a word after ``--`` is an argument. ``words`` maps words of other tools
-    to the command lines that are meant. If a command with arguments gets a word that is usually a
-    verb, and options that it does not have, the error has the hint of ``habits``.
+    has may stand before it, and others are refused there; a word after ``--`` is an argument.
+    ``words`` maps words of other tools to the command lines that are meant. If a command with
+    arguments gets a word that is usually a verb, and options that it does not have, the error has
+    the hint of ``habits``.
     """
 
     verbs: ClassVar[Mapping[str, click.Command]] = {}

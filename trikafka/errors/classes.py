@@ -133,8 +133,8 @@ class PluginError(TrikafkaError):
     * An error of trikafka that a plugin raises stays that error, and a retriable one is retried.
       Any other error becomes this one, as its cause. So does a function that is async where it must
       be plain, or the other way round.
-    * A value of a wrong type may cause any error. Values are not checked; a type checker is to
-      find them.
+    * A value of a wrong type may cause any error. Only some are checked, which would fail far from
+      the plugin; a type checker is to find the others.
     * A plugin that hangs in a method makes the call that waits for it raise
       :exc:`KafkaTimeoutError`. One that hangs in ``run`` is named by warnings and by ``health()``.
     * If ``run`` or a task of ``start_soon`` raises, or ``run`` returns, the client ends with a

@@ -144,4 +144,4 @@ def _running(command: list[str], folder: Path, settings: Sequence[str] = ()) -> 
             yield int(line)
         finally:
             process.stdin.close()
-            process.wait(180)  # the first process writes its archive now
+            process.wait(600)  # the first process writes its archive now

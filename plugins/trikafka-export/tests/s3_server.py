@@ -120,7 +120,7 @@ def s3_server() -> Iterator[S3Server]:
             yield S3Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
         finally:
             process.stdin.close()
-            process.wait(180)
+            process.wait(600)
 
 
 class _Doorman:

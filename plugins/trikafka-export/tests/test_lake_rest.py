@@ -92,7 +92,7 @@ def test_hung_up_catalog_has_one_message() -> None:
     assert f"{front.url} cannot be reached: " in said.pop()
 
 
-def test_cut_response_of_a_catalog_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_catalog_response_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trikafka_export.lake.rest_catalog.DELAYS", (0.0, 0.0))
     requests = []
     with door() as front:

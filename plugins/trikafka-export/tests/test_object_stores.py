@@ -347,6 +347,26 @@ def test_request_with_cut_response_is_repeated(s3: S3Server, tmp_path: Path) -> 
     assert store._objects.look("large").size == 11_000_000
 
 
+def test_removal_skips_missing_objects(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's store refuses to delete a missing object, and obstore stops there."""
+    delete = obstore.delete
+
+    def one_by_one(store: Any, names: str | list[str]) -> None:
+        for name in [names] if isinstance(names, str) else names:
+            obstore.head(store, name)
+            delete(store, name)
+
+    monkeypatch.setattr(obstore, "delete", one_by_one)
+    place = Bucket(s3, s3.bucket())
+    store = place.store()
+    assert isinstance(store, ObjectStore)
+    objects = store._objects
+    objects.put_new("first", b"1")
+    objects.put_new("last", b"2")
+    objects.remove(["first", "missing", "last"])
+    assert not list(objects.names())
+
+
 def test_published_plan_is_published_without_tidying(
     place: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

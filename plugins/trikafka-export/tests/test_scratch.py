@@ -44,7 +44,7 @@ def owner(temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 def test_directory_is_removed_with_its_owner(temporary: Path) -> None:
     with owner(temporary) as (process, directory):
         assert (directory / "blockmgr").is_dir()
-        process.communicate("\n", timeout=180)
+        process.communicate("\n", timeout=600)
     assert list(temporary.iterdir()) == []
 
 

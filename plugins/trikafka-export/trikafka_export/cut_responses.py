@@ -6,6 +6,7 @@ give up if the response to another request, such as a listing, ends in its middl
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -13,8 +14,9 @@ from typing import TypeVar
 T = TypeVar("T")
 #: The waits (seconds) before a request is sent again.
 DELAYS = (0.1, 0.4, 1.6)
-#: The sign of a cut response in the errors of both libraries.
-_SIGN = "request or response body error"
+#: The sign of a cut response in the errors of both libraries. They say the same of a response that
+#: stopped: then the whole limit has passed already, and each further attempt may take as long.
+_SIGN, _TOO_LATE = "request or response body error", re.compile("timed ?out", re.IGNORECASE)
 
 
 def uncut(function: Callable[[], T]) -> T:
@@ -32,7 +34,9 @@ def uncut(function: Callable[[], T]) -> T:
 
 def wait_after_cut(error: Exception, delays: Iterator[float]) -> None:
     """Wait before the next attempt; raise the error if it is another one or no attempt is left."""
-    delay = next(delays, None) if _SIGN in str(error) else None
+    text = str(error)
+    is_cut = _SIGN in text and not _TOO_LATE.search(text)
+    delay = next(delays, None) if is_cut else None
     if delay is None:
         raise error
     time.sleep(delay)

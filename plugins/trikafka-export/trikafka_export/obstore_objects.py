@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,9 +236,16 @@ class StoreObjects(Objects):
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects. Those that do not exist are skipped."""
-        with _explained(self.title, "objects"), contextlib.suppress(FileNotFoundError):
-            if names := list(names):
-                uncut(lambda: obstore.delete(self._store, names))
+        names = list(names)
+        with _explained(self.title, "objects"):
+            try:
+                if names:
+                    uncut(lambda: obstore.delete(self._store, names))
+            except FileNotFoundError:
+                # Some stores refuse to delete a missing object, and the others may still stand.
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        uncut(partial(obstore.delete, self._store, name))
 
     def remove_folder(self, name: str) -> None:
         """Remove all objects below a prefix."""

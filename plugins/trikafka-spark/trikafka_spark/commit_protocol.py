@@ -58,9 +58,10 @@ _EACH = 0.02
 _ABORT_LIMIT = 15.0
 #: The limit for reading the marks and notes of parts (seconds).
 _LOOK_LIMIT = 5.0
-#: How long the Python workers of a cancelled job go on (seconds): Spark kills them two seconds
-#: after the cancellation (``spark.python.task.killTimeout``).
-_DYING = 3.0
+#: How long the Python workers of a cancelled job may go on (seconds): Spark looks for cancelled
+#: tasks every two seconds, and kills a worker two seconds after that
+#: (``spark.python.task.killTimeout``).
+_DYING = 5.0
 _log = logging.getLogger("trikafka.spark")
 _Waiting = dict[Part, DetachedTransaction]
 

@@ -1,8 +1,8 @@
 """The guard around a plugin's object: its failures name it, and it keeps a call's limit.
 
 Only objects of plugins are guarded; trikafka's own managers are called directly. A
-:class:`PluginProxy` shows only the members of the contract, so that no
-other member can be relied upon.
+:class:`PluginProxy` shows only the members of the contract, so that no other member can be relied
+upon.
 
 * An error that is not trikafka's becomes a :exc:`PluginError` with plugin, slot and method; the
   cause is chained.
@@ -65,8 +65,8 @@ _CALLS: dict[tuple[str, str], str] = {
     ("share_fetch", "settled"): "acknowledged",
 }
 _FAULT = Exception | None
-#: The classes of results whose wrong ones would fail far from the plugin, in code that does not know
-#: it. The others are opaque, or fail at the caller.
+#: The class of each result that, if it were wrong, would fail far from the plugin, in code that does
+#: not know it. Other results are opaque, or fail at the caller.
 _RESULTS: dict[tuple[str, str], Any] = {
     ("metadata", "snapshot"): ClusterSnapshot,
     ("metadata", "changed"): ClusterSnapshot,
@@ -76,12 +76,10 @@ _RESULTS: dict[tuple[str, str], Any] = {
     ("offsets", "look_up"): Mapping,
     ("commit", "committed"): Mapping,
     ("commit", "fetch_once"): Mapping,
-    ("positions", "last_error"): _FAULT,
     ("membership", "fatal"): _FAULT,
     ("produce", "append"): Callable,
     ("share_membership", "fatal"): _FAULT,
     ("share_membership", "member_id"): str,
-    ("share_fetch", "last_error"): _FAULT,
     ("telemetry", "client_instance_id"): UUID,
 }
 #: The consequence of a cut-off call by which a client leaves; its outcome is not known.
@@ -121,7 +119,7 @@ class PluginSlot:
         wanted = " or ".join(
             "None" if each is NoneType else each.__name__ for each in get_args(kind) or (kind,)
         )
-        raise PluginError(f"{self.name(method)} is {_short(value)}, and has to be {wanted}")
+        raise PluginError(f"{self.name(method)} returned {_short(value)}, not {wanted}")
 
     def failed(self, method: str, error: BaseException) -> NoReturn:
         """Raise the :exc:`PluginError` for an error of a method."""

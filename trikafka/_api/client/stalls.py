@@ -172,8 +172,11 @@ class StallWatch:
         found = []
         for source in self._sources:
             for owed in source(now):
-                since = _since(owed, self._seen.get(owed.key), now)
-                if now - since >= self._limit + owed.patience:
+                seen = self._seen.get(owed.key)
+                since = _since(owed, seen, now)
+                # A stall that is in the log is one until something goes on.
+                is_logged = seen is not None and seen.logged and since <= seen.since
+                if is_logged or now - since >= self._limit + owed.patience:
                     found.append(Stalled(owed.key, owed.name, since, owed.reason()))
         return found
 

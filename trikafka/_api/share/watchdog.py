@@ -85,7 +85,9 @@ class ShareWatchdog(StallWatch):
                 continue  # unassigned while the watch was suspended
             fetched_at, why = self._fetcher.last_fetch(key, now)
             well_at = NEVER if fetched_at is None else fetched_at + self._fresh
-            yield Owed(key, self._fetcher.name(key), None, well_at, why)
+            # A broker may hold the first fetch, too.
+            patience = self._fresh if fetched_at is None else 0.0
+            yield Owed(key, self._fetcher.name(key), None, well_at, why, patience)
 
     def _acknowledgements(self, now: float) -> Iterator[Owed]:
         if not isinstance(self._fetcher, ShareFetcher):

@@ -59,6 +59,8 @@ _STAGGER = 1.0
 #: least.
 _TIMES_SLOWER = 10.0
 _SHORTEST_STAGGER = 0.1
+#: The longest pause (seconds) after refusals in a row that may be over soon.
+_LONGEST_REFUSED = 10.0
 #: The partitions of a topic are numbered from 0. A response may leave out at most this many of
 #: them.
 _MOST_MISSING = 10_000
@@ -334,7 +336,7 @@ class Metadata:
     async def run(self) -> None:
         """Refresh when the snapshot is stale or old; retry a failed refresh after a wait."""
         retry = Retry(self._config)
-        refused = Reminder()
+        reminder, refusals, refusal = Reminder(), 0, ""
         while True:
             with trio.move_on_after(self._next_refresh()):
                 await self._update_requested.wait()
@@ -342,14 +344,18 @@ class Metadata:
             try:
                 await self._fly(lambda: self._lacks(self._wanted, everything=self._wants_all))
                 retry.reset()
-                refused.forget()
+                reminder.forget()
+                refusals = 0
                 # Errors of many partitions at the same time lead to one refresh.
                 await trio.sleep(self._config.retry_backoff_ms / 1000)
             except AuthenticationError as error:
                 pause = self._brokers.pause_after(error)
+                pause = max(pause, min(pause * 2.0**refusals, _LONGEST_REFUSED))
+                refusals += 1
                 now = trio.current_time()
-                if pause >= REFUSED_FOR or refused.is_due(now):
-                    refused.logged(now)
+                if pause >= REFUSED_FOR or reminder.is_due(now) or str(error) != refusal:
+                    reminder.logged(now)
+                    refusal = str(error)
                     _log.error(
                         "the brokers refuse this client: %s; it asks again after %g s", error, pause
                     )

@@ -139,9 +139,8 @@ class _Broker:
         self.fetch_from = -math.inf  # when it may be asked for records again
         self._logged: set[str] = set()  # the kinds of errors that were logged
         self.ended = trio.Event()
-        #: When the last usable response to a fetch came (before the first one: when this object was
-        #: made, since a broker may hold that fetch), and the errors in it.
-        self.fetched_at = trio.current_time()
+        #: When the last usable response to a fetch came, and the errors in it.
+        self.fetched_at: float | None = None
         self.brought = False  # that response acquired records
         self.lock = 0.0  # the lock time in the last response, in seconds
         self.errors: dict[SharePartition, TrikafkaError] = {}

@@ -167,14 +167,15 @@ class DeltaLog:
 
     def _make(self, columns: pa.Schema, by: Sequence[str]) -> None:
         schema = columns.append(pa.field("date", pa.date32())) if "date" in by else columns
-        # A refusal means that another process has just created the table, or that the request was
-        # sent twice because its first response was lost.
+        # A refusal, or a table that is there (which mode="ignore" accepts), means that another
+        # process has just created it, or that a request was sent twice because its first response
+        # was lost. The caller checks whether the table fits.
         with suppress(CommitFailedError), self._said(f"cannot make the Delta table {self.title}"):
             uncut(
                 lambda: deltalake.DeltaTable.create(
                     self._uri,
                     schema=schema,
-                    mode="error",
+                    mode="ignore",
                     partition_by=list(by),
                     storage_options=self._options,
                 )
