@@ -150,11 +150,6 @@ def running_kafka(*, quick: bool = False) -> Iterator[Kafka]:
     jvm = DEFAULT_JVM_OPTIONS if quick else _JVM
     properties = _TIDY | _PATIENT | _SECURED
     with KafkaCluster(
-        jvm_options=jvm,
-        tls=True,
-        sasl=["scram"],
-        listeners=listeners,
-        properties=properties,
-        start_timeout=240,
+        jvm_options=jvm, tls=True, sasl=["scram"], listeners=listeners, properties=properties
     ) as cluster:
         yield Kafka(cluster)

@@ -12,8 +12,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import kafka
 import trio
@@ -22,6 +23,7 @@ from kafka.errors import KafkaError
 import trikafka
 from trikafka import NewTopic, TopicPartition
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
 
 
@@ -99,6 +101,7 @@ class Worker:
         self._command = [sys.executable, "-m", module, *arguments]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._begins_at = 0  # the process's first byte in the log
         #: Exit codes of processes that ended without a signal of this slot; -1 for one that did not
         #: end at its signal.
         self.ends: Counter[int] = Counter()
@@ -109,9 +112,16 @@ class Worker:
             self._forget(self._process, code)
         if self._process is None:
             with self._log.open("ab") as log:
+                self._begins_at = log.tell()
                 self._process = subprocess.Popen(
                     [*self._command, *more], cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
                 )
+
+    def has_said(self, line: str) -> bool:
+        """Return whether the last process that was started has written a line into its log."""
+        with self._log.open("rb") as log:
+            log.seek(self._begins_at)
+            return line.encode() in log.read().splitlines()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
@@ -167,16 +177,50 @@ async def run_worker(work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def make_topics(servers: str, topics: Mapping[str, NewTopic]) -> None:
-    """Create topics, and wait until the brokers report them.
+    """Create topics as :func:`create_known` does, by a client of its own."""
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        await create_known(admin, topics)
+
+
+async def create_known(
+    admin: trikafka.Admin, topics: Mapping[str, NewTopic], limit: float = 240
+) -> None:
+    """Create topics, and wait up to ``limit`` seconds until the brokers report them.
 
     The controller responds before the brokers know a topic, and a producer looks for it for three
-    seconds only.
+    seconds only. A broker that stood still for longer than its session takes no replica until it is
+    back. Then there are too few brokers for a topic with a copy on each.
     """
-    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-        await admin.create_topics(topics)
-        with trio.fail_after(240):
-            while not topics.keys() <= (await admin.list_topics()).keys():  # noqa: ASYNC110
-                await trio.sleep(0.05)
+    with trio.fail_after(limit):
+        for name, topic in topics.items():
+            while not await _created(admin, name, topic):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        while not topics.keys() <= (await admin.list_topics()).keys():  # noqa: ASYNC110
+            await trio.sleep(0.05)
+
+
+async def _created(admin: trikafka.Admin, name: str, topic: NewTopic) -> bool:
+    try:
+        await admin.create_topics({name: topic})
+    except trikafka.BrokerResponseError as error:
+        if error.name != "INVALID_REPLICATION_FACTOR":
+            raise
+        return False
+    return True
+
+
+async def opened_at_last(
+    stack: AsyncExitStack, opening: Callable[[], AbstractAsyncContextManager[T]]
+) -> T:
+    """Open a client with a short limit of requests, until a busy broker answers in that time."""
+    # No cancel scope: a client's nursery outlives this function.
+    until = trio.current_time() + 240
+    while True:
+        try:
+            return await stack.enter_async_context(opening())
+        except trikafka.BootstrapError:
+            if trio.current_time() > until:
+                raise
 
 
 async def no_transaction_open(servers: str, places: Sequence[TopicPartition]) -> None:
@@ -193,8 +237,7 @@ async def no_transaction_open(servers: str, places: Sequence[TopicPartition]) ->
             bootstrap_servers=servers, isolation_level="read_committed"
         ) as committed,
     ):
-        # The timeout of a transaction is a minute. A coordinator that sent the markers to a frozen
-        # broker sends them again after 30 s.
+        # A coordinator that sent the markers to a frozen broker sends them again after 30 s.
         with trio.fail_after(300):
             while await committed.end_offsets(places) != await reader.end_offsets(places):  # noqa: ASYNC110
                 await trio.sleep(0.2)

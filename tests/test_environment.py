@@ -64,7 +64,7 @@ def test_run_locks_the_environment_alone(repository: Path) -> None:
     assert process.stdout.readline() == "runs with -a b c\n"
     assert not free(repository / ".venv-test")
     assert free(repository)
-    process.communicate("\n", timeout=180)
+    process.communicate("\n", timeout=600)
     assert process.returncode == 7
     assert free(repository / ".venv-test")
 
@@ -77,7 +77,7 @@ def test_run_waits_for_a_ready_environment(repository: Path) -> None:
     assert process.stdout.readline().startswith("waiting for a run that prepares")
     os.close(preparing)
     assert process.stdout.readline() == "runs with \n"
-    process.communicate("\n", timeout=180)
+    process.communicate("\n", timeout=600)
 
 
 def test_missing_environment_is_named(repository: Path) -> None:
@@ -90,7 +90,7 @@ def test_missing_environment_is_named(repository: Path) -> None:
         (("run", "test"), "usage: "),
     ):
         process = begin(repository, *arguments)
-        _, err = process.communicate(timeout=180)
+        _, err = process.communicate(timeout=600)
         assert process.returncode == 1
         assert says in err
 
@@ -241,7 +241,7 @@ def test_archive_of_spark_gets_its_bytecode(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(archive)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     assert done.stdout.splitlines() == [f"{archive}/pyspark/same.pyc", "from its source"]
     assert [file.name for file in archive.parent.iterdir()] == ["pyspark.zip"]

@@ -10,17 +10,18 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import trio
 from trikafka_broker import Cluster, FaultProxy
 
-from trikafka import BootstrapError, NewTopic, Producer, open_producer
+from trikafka import NewTopic, Producer, open_producer
 
 from ..librdkafka import messages_of, wait_until_in_sync
-from ..soak import make_topics
+from ..soak import make_topics, opened_at_last
 from .check import Found, Verdict, check, read_all
 from .ledger import Ledger
 from .nemesis import Nemesis
@@ -235,9 +236,8 @@ async def _opened(
                 "dial": proxy.dial,
                 "client_id": name,
             } | settings
-            while name not in producers:
-                with suppress(BootstrapError):  # the limit of a request may be short
-                    producers[name] = await stack.enter_async_context(open_producer(**given))
+            opening = partial(open_producer, **given)
+            producers[name] = await opened_at_last(stack, opening)
         yield producers
 
 

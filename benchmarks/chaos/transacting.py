@@ -36,7 +36,7 @@ TOPIC = "chaos-transactions"
 _ABORTED, _MOST = 0.3, 40
 _SETTINGS: dict[str, Any] = {
     "request_timeout_ms": 4_000,
-    "transaction_timeout_ms": 240_000,
+    "transaction_timeout_ms": 900_000,
     "linger_ms": 2,
 }
 #: States of a transaction that its coordinator has not finished.

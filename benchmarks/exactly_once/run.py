@@ -15,6 +15,7 @@ import trio
 from trikafka_broker import Cluster
 
 import trikafka
+from benchmarks.exactly_once.worker import COPYING
 from benchmarks.librdkafka import read_topic
 from benchmarks.soak import Worker, make_topics, no_transaction_open
 from trikafka import NewTopic, OffsetSpec, TopicPartition
@@ -179,6 +180,11 @@ async def _kill_workers(
             worker.start()
         await trio.sleep(chance.uniform(options.pause / 6, options.pause))
         worker = chance.choice(workers)
+        # On a slow machine all would be killed before they have joined their groups.
+        if figures.kills % 2:
+            with trio.move_on_after(120):
+                while not worker.has_said(COPYING):  # noqa: ASYNC110  (logs have no events)
+                    await trio.sleep(0.05)
         if chance.random() < 0.2:
             await trio.to_thread.run_sync(worker.end, signal.SIGTERM)  # the worker leaves its group
             figures.leaves += 1

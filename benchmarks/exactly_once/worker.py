@@ -14,6 +14,9 @@ import trio
 import trikafka
 from benchmarks.soak import run_worker
 
+#: The line that a worker writes when it copies its first record.
+COPYING = "copying"
+
 
 async def main(
     bootstrap: str, group: str, protocol: Any, worker: str, slot: str, source: str, target: str
@@ -46,12 +49,21 @@ async def _work(
         ) as producer,
         trikafka.open_consumer(source, **settings) as consumer,
     ):
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                print(COPYING, flush=True)
 
         async def copy(batch: trikafka.RecordBatch, txn: trikafka.Transaction) -> None:
+            begin()
             for record in batch:
                 await producer.enqueue(target, record.value, partition=record.partition % 3)
 
         async def copy_one(record: trikafka.Record) -> None:
+            begin()
             await producer.enqueue(target, record.value, partition=record.partition % 3)
 
         if worker == "process":

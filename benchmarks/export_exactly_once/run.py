@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import trio
 
 import trikafka
-from benchmarks.soak import killed_at_the_end
+from benchmarks.soak import killed_at_the_end, make_topics
 from trikafka import NewTopic, TopicPartition
 
 TOPIC = "exported"
@@ -122,10 +122,8 @@ async def run(
     chance = random.Random(options.seed)
     root, log = directory / "out", directory / "exporters.log"
     reader = Reader(root, figures)
-    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-        await admin.create_topics(
-            {TOPIC: NewTopic(options.partitions, len(brokers), {"retention.ms": "-1"})}
-        )
+    topic = NewTopic(options.partitions, len(brokers), {"retention.ms": "-1"})
+    await make_topics(servers, {TOPIC: topic})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_feed, options, servers, figures)
         nursery.start_soon(_kill_brokers, options, brokers, figures)

@@ -96,7 +96,7 @@ def test_command_warns_in_one_sentence() -> None:
         "-b",
         "localhost:1",
     ]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=600)
     warning, error = done.stderr.splitlines()
     assert warning.startswith("Warning: trikafka runs without its compiled part")
     assert error.startswith("Error: ")

@@ -36,7 +36,7 @@ trio.run(main)
 
 def test_clients_work_without_warnings() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True, timeout=180
+        [sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True, timeout=600
     )
     assert (done.stdout, done.stderr) == ("done\n", "")
 
@@ -48,7 +48,7 @@ def test_command_works_without_warnings(command: list[str]) -> None:
     """The command runs until it needs a broker, which is behind all imports."""
     program = [sys.executable, "-W", "error", "-m", "trikafka.cli", *command, "-b", "127.0.0.1:1"]
     done = subprocess.run(
-        program, capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL
+        program, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL
     )
     if command == ["--help"]:
         assert (done.returncode, done.stderr) == (0, "")

@@ -45,7 +45,7 @@ def written(tmp_path: Path, command: Command, topic: str, records: list[dict[str
     assert (ended.code, ended.err) == (0, "")
 
 
-def until(true: Callable[[], bool], limit: float = 120) -> None:
+def until(true: Callable[[], bool], limit: float = 240) -> None:
     """Wait for the condition: the controller has a topic before the brokers know of it."""
     deadline = time.monotonic() + limit
     while not true():

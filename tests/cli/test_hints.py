@@ -219,7 +219,7 @@ def test_missing_extra_is_named_by_the_command() -> None:
         "from trikafka.cli import main\nmain()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 1
     needs = (
@@ -333,7 +333,7 @@ def test_ineffective_reset_is_a_warning(command: Command, args: tuple[str, ...],
 
 def test_python_dash_m_runs_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "trikafka", "--version"], capture_output=True, text=True, timeout=180
+        [sys.executable, "-m", "trikafka", "--version"], capture_output=True, text=True, timeout=600
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"trikafka {trikafka.__version__}\n")

@@ -373,7 +373,7 @@ async def test_csv_is_written_as_it_arrives(tmp_path: Path) -> None:
         async with ScriptedCluster(topics={"t": 1}) as cluster, trio.open_nursery() as nursery:
             nursery.start_soon(produced, cluster, fifo, "csv")
             os.write(fd, b"value\na\n\nb\n\n")
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 while pairs(cluster) != [(None, b"a"), (None, b"b")]:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
@@ -436,7 +436,7 @@ async def test_signal_leaves_no_line_unwritten(
             work = plan_to_produce(cluster, fifo, form)
             nursery.start_soon(work.main, stop)
             os.write(fd, head + b"".join(line % number for number in range(2_000)) + half)
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 while waiting_bytes(fd):
                     await trio.lowlevel.checkpoint()
             stop.now(2)
@@ -544,7 +544,7 @@ async def test_parquet_is_read_from_a_pipe(tmp_path: Path) -> None:
     pq.write_table(pa.table({"value": ["a", "b"]}), table)
     threading.Timer(0.2, lambda: file.write_bytes(table.getvalue())).start()
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await produced(cluster, file, "parquet")
         assert pairs(cluster) == [(None, b"a"), (None, b"b")]
 

@@ -58,7 +58,7 @@ async def test_late_join_still_waits_for_partitions(
             count=None,
             form=form,
         )
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await Consuming({**settings, "group_id": "g"}, plan).main(Stop())
     assert beats > beats_without
     assert capfdbinary.readouterr().out == b"one\ntwo\n"

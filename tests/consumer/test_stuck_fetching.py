@@ -97,7 +97,7 @@ async def test_cancelled_receive_keeps_the_decoding(monkeypatch: pytest.MonkeyPa
         decode = decoder.decode_now
 
         def decode_late(fetch: Any, most: int | None = None) -> Any:
-            go_on.wait(60)  # on a busy machine it may be done before this test looks
+            go_on.wait(240)  # on a busy machine it may be done before this test looks
             return decode(fetch, most)
 
         monkeypatch.setattr(decoder, "decode_now", decode_late)

@@ -5,38 +5,21 @@ The controller has a change first, and the brokers learn of it later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TypeVar
+from collections.abc import Collection
 
 import trio
 
-from trikafka import Admin, BootstrapError, BrokerResponseError, NewTopic, open_admin
-
-T = TypeVar("T")
+from benchmarks.soak import create_known
+from trikafka import Admin, NewTopic, open_admin
 
 #: Properties of brokers that no test kills: one that stands still for three seconds on a busy
 #: machine would lead no partition for a moment, and refuse to create a topic.
 PATIENT = {"broker.session.timeout.ms": 18_000}
-#: Seconds in which a cluster starts while the other processes start theirs, on a slow machine.
-START = 240
 
 
 async def topic_made(admin: Admin, name: str, topic: NewTopic, limit: float = 240) -> None:
-    """Create a topic, and wait up to ``limit`` seconds until the brokers report it.
-
-    A broker that stood still for longer than its session takes no replica until it is back. Then
-    there are too few brokers for a topic with a copy on each.
-    """
-    with trio.fail_after(limit):
-        while True:
-            try:
-                await admin.create_topics({name: topic})
-                break
-            except BrokerResponseError as error:
-                if error.name != "INVALID_REPLICATION_FACTOR":
-                    raise
-            await trio.sleep(0.1)
+    """Create a topic, and wait up to ``limit`` seconds until the brokers report it."""
+    await create_known(admin, {name: topic}, limit)
     await topic_reported(admin, name, topic.partitions, limit)
 
 
@@ -56,20 +39,6 @@ async def topics_deleted(admin: Admin, topics: Collection[str], limit: float = 2
     with trio.fail_after(limit):
         while not set(topics).isdisjoint(await admin.list_topics()):  # noqa: ASYNC110
             await trio.sleep(0.02)
-
-
-async def opened_at_last(
-    stack: AsyncExitStack, opening: Callable[[], AbstractAsyncContextManager[T]]
-) -> T:
-    """Open a client with a short limit of requests, until a busy broker answers in that time."""
-    # No cancel scope: a client's nursery outlives this function.
-    until = trio.current_time() + 240
-    while True:
-        try:
-            return await stack.enter_async_context(opening())
-        except BootstrapError:
-            if trio.current_time() > until:
-                raise
 
 
 async def settled(bootstrap: str, limit: float = 240) -> None:

@@ -285,7 +285,7 @@ def test_rules_by_the_command(
         return json.loads(out)
 
     def listed(*args: str, count: int) -> list[Any]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while len(found := command("list", *args)) != count:
             assert time.monotonic() < deadline, found
             time.sleep(0.05)

@@ -18,7 +18,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 import trio
-from cluster_waits import PATIENT, START, topic_reported
+from cluster_waits import PATIENT, topic_reported
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import (
     DEFAULT_JVM_OPTIONS,
@@ -100,10 +100,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
         once = [] if request.param == TOOLS_VERSION else ["-Xshare:auto"]
         options = [*DEFAULT_JVM_OPTIONS, *once]
         with KafkaCluster(
-            version=request.param,
-            properties=PATIENT,
-            jvm_options=options,
-            start_timeout=START,
+            version=request.param, properties=PATIENT, jvm_options=options
         ) as cluster:
             yield Broker(cluster.bootstrap_servers, request.param)
 
@@ -505,12 +502,7 @@ async def test_feature_levels_survive_restarts(tmp_path: Path) -> None:
     topics: dict[Path, set[str]] = defaultdict(set)
     with trio.fail_after(600):
         for directory, brokers in starts:
-            cluster = KafkaCluster(
-                directory=directory,
-                brokers=brokers,
-                properties=properties,
-                start_timeout=START,
-            )
+            cluster = KafkaCluster(directory=directory, brokers=brokers, properties=properties)
             await trio.to_thread.run_sync(cluster.start)
             try:
                 broker = Broker(cluster.bootstrap_servers, DEFAULT_VERSION)

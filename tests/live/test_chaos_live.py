@@ -22,7 +22,8 @@ async def test_no_record_is_lost_doubled_or_reordered(
     cluster = Cluster(
         await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PROPERTIES))
     )
-    figures = await run(Options(seed=7, seconds=12, records=30_000, troubles=3), cluster)
+    with trio.fail_after(1_800):
+        figures = await run(Options(seed=7, seconds=12, records=30_000, troubles=3), cluster)
     assert figures.verdict.named == []
     assert figures.acked > 15_000
     assert figures.verdict.records >= figures.acked

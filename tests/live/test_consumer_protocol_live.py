@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
-from cluster_waits import PATIENT, START, topic_reported
+from cluster_waits import PATIENT, topic_reported
 from test_groups_live import PARTITIONS, Stage, in_time, until
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
@@ -47,7 +47,7 @@ QUICK = PATIENT | {
 @pytest.fixture(scope="module")
 def quick_broker() -> Iterator[KafkaCluster]:
     """Return one real broker, shared by the tests of this file."""
-    with KafkaCluster(properties=QUICK, start_timeout=START) as cluster:
+    with KafkaCluster(properties=QUICK) as cluster:
         cluster.start()
         yield cluster
 
@@ -491,7 +491,7 @@ async def test_killed_static_member_waits(
     The coordinator waits for that session. The program gets no error.
     """
     async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
-        await set_session(quick_broker.bootstrap_servers, scene.topic, 8_000)
+        await set_session(quick_broker.bootstrap_servers, scene.topic, 16_000)
         victim, _ = await start_victim(scene, nursery, "one")
         victim.kill()
         async with open_consumer(
@@ -504,7 +504,7 @@ async def test_killed_static_member_waits(
             for each in caplog.records
             if "still holds group_instance_id" in each.getMessage()
         ]
-        assert "up to 8 s" in line, "the session of the group, not the default"
+        assert "up to 16 s" in line, "the session of the group, not the default"
 
 
 class Deaf(trio.abc.Stream):

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import trio
-from cluster_waits import opened_at_last, topic_reported
+from cluster_waits import topic_reported
 from trikafka_broker import Cluster, Fault, FaultProxy, Rule
 from trikafka_broker.pytest_plugin import _open
 
+from benchmarks.soak import opened_at_last
 from trikafka import (
     DeliveryTimeoutError,
     NewTopic,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import trio
-from cluster_waits import START, topic_made
+from cluster_waits import topic_made
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.trio_api import Cluster
 
@@ -47,7 +47,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with KafkaCluster(
         brokers=3,
         properties=properties,
-        start_timeout=START,
         **({"version": version} if version else {}),
     ) as started:
         started.start()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from cluster_waits import START, topic_reported
+from cluster_waits import topic_reported
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.trio_api import Cluster
 
@@ -74,7 +74,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """
     version = request.config.getoption("--kafka-version")
     options = {"version": version} if version else {}
-    with KafkaCluster(**options, start_timeout=START) as started:
+    with KafkaCluster(**options) as started:
         started.start()
         trio.run(fill, started.bootstrap_servers)
         yield Cluster(started)

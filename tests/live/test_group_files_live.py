@@ -29,7 +29,7 @@ sys.path.insert(0, {str(EXAMPLES)!r})
 import group_files
 group_files.SETTINGS |= {{
     "bootstrap_servers": sys.argv[3], "group_id": sys.argv[4], "group_protocol": "classic",
-    "session_timeout_ms": 6_000, "heartbeat_interval_ms": 300, "fetch_max_wait_ms": 100,
+    "session_timeout_ms": 15_000, "heartbeat_interval_ms": 300, "fetch_max_wait_ms": 100,
     "max_poll_records": 40, "auto_commit_interval_ms": 200,
 }}
 trio.run(group_files.main)

@@ -13,15 +13,17 @@ import sys
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
+from cluster_waits import PATIENT
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
 
 import trikafka
+from benchmarks.soak import create_known
 
 if TYPE_CHECKING:
     from trikafka_broker.pytest_plugin import MakeKafkaCluster
@@ -92,12 +94,12 @@ class Stage:
 
     async def group(self) -> str:
         """Describe the group, to find the member that it waits for."""
-        with trio.move_on_after(30):
+        with trio.move_on_after(30), suppress(trikafka.TrikafkaError):
             async with trikafka.open_admin(
                 bootstrap_servers=self.cluster.bootstrap_servers
             ) as admin:
                 return str(await admin.describe_groups([self.topic]))
-        return "not described within 30 s"
+        return "it could not be described within 30 s"
 
     async def more(self, name: str, count: int = 20) -> None:
         before = len(self.handled[name])
@@ -272,14 +274,15 @@ async def test_mixed_groups_survive_all_events(
         "offsets.topic.replication.factor": "3",
         "offsets.topic.num.partitions": "1",
         "min.insync.replicas": "1",
-    } | QUICK
+    }
+    properties |= PATIENT | QUICK
     cluster = Cluster(make_kafka_cluster(brokers=3, properties=properties))
     stages = [Stage(cluster, "classic", "cooperative-sticky"), Stage(cluster, "consumer", "")]
     restarted = trio.Event()
     with trio.fail_after(1200):
         async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-            await admin.create_topics(
-                {stage.topic: trikafka.NewTopic(PARTITIONS, 3) for stage in stages}
+            await create_known(
+                admin, {stage.topic: trikafka.NewTopic(PARTITIONS, 3) for stage in stages}
             )
         async with trio.open_nursery() as nursery:
             for stage in stages:

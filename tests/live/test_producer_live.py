@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import kafka
 import pytest
 import trio
-from cluster_waits import opened_at_last, topic_made
+from cluster_waits import topic_made
 from trikafka_broker.trio_api import Cluster
 
+from benchmarks.soak import opened_at_last
 from trikafka import NewTopic, TopicPartition, open_admin, open_consumer, open_producer
 from trikafka._api.producer.producer import Ack
 

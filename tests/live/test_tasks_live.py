@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import trio
-from cluster_waits import PATIENT, START, settled, topic_made, topic_reported
+from cluster_waits import PATIENT, settled, topic_made, topic_reported
 from trikafka_broker import Cluster
 from trikafka_broker.cluster import KafkaCluster
 
@@ -32,7 +32,7 @@ FIRST = 20  #: of each partition, before a broker is frozen
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Run three brokers."""
-    with KafkaCluster(brokers=3, properties=PATIENT, start_timeout=START) as started:
+    with KafkaCluster(brokers=3, properties=PATIENT) as started:
         started.start()
         yield Cluster(started)
 

@@ -405,7 +405,7 @@ def test_real_brokers_use_the_archive(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(KafkaCluster, "_find_archive", find)
     reported: list[str] = []
     for _ in range(2):
-        with KafkaCluster(progress=reported.append, start_timeout=240) as cluster:
+        with KafkaCluster(progress=reported.append) as cluster:
             file = archive.prepare(
                 find_java(), jars_of(fetch_jars()), lambda file: None, lambda: None
             )

@@ -29,7 +29,7 @@ from trikafka_broker.probe import registered_brokers
 
 PROGRAM = """
 from trikafka_broker import KafkaCluster
-cluster = KafkaCluster(start_timeout=240)
+cluster = KafkaCluster()
 cluster.start()
 print(cluster.bootstrap_servers, flush=True)
 {rest}
@@ -251,7 +251,7 @@ def test_cluster_without_guardian_cleans_up(
 def test_given_directory_keeps_its_files(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp" / "thesis.txt").write_text("mine")
-    with KafkaCluster(directory=tmp_path, start_timeout=240):
+    with KafkaCluster(directory=tmp_path):
         assert list(tmp_path.glob("jvm-*"))
     assert (tmp_path / "tmp" / "thesis.txt").read_text() == "mine"
     assert not list(tmp_path.glob("jvm-*"))

@@ -37,7 +37,6 @@ KafkaCluster.start = lambda cluster: None
 def test_it(kafka_cluster):
     assert kafka_cluster.settings.brokers == 3
     assert kafka_cluster.settings.properties == {"broker.session.timeout.ms": "18000"}
-    assert kafka_cluster.settings.start_timeout == 240
 """
 
 
@@ -70,7 +69,7 @@ def consume(cluster: KafkaCluster, topic: str, count: int) -> str:
 
 @pytest.mark.trio
 async def test_broker_serves_and_leaves_nothing(temporary: Path) -> None:
-    async with Cluster.open(start_timeout=240) as cluster:
+    async with Cluster.open() as cluster:
         (broker,) = cluster.brokers
         assert broker.alive
         assert eventually(lambda: answers(broker.host, broker.port))
@@ -209,11 +208,11 @@ async def test_fixture_works_in_a_trio_test(kafka_broker: KafkaBroker) -> None:
 def test_given_directory_is_opened_again(tmp_path: Path) -> None:
     """A given directory keeps its data and logs, and is opened again."""
     directory, logs = tmp_path / "here", tmp_path / "logs"
-    with KafkaCluster(directory=directory, logs=logs, start_timeout=240) as cluster:
+    with KafkaCluster(directory=directory, logs=logs) as cluster:
         port = cluster.brokers[0].port
         create_topic(cluster, "kept")
     assert "Kafka Server started" in (logs / "broker-0.log").read_text()
-    with KafkaCluster(directory=directory, logs=logs, start_timeout=240) as cluster:
+    with KafkaCluster(directory=directory, logs=logs) as cluster:
         assert cluster.brokers[0].port == port
         assert "kept" in topics_of(cluster)
     with pytest.raises(BrokerError, match="holds the data of 1 brokers, not 3"):
@@ -225,7 +224,7 @@ def test_directory_of_running_brokers_is_left_alone(
 ) -> None:
     """A second cluster would write to the metadata of the first before Kafka notices."""
     monkeypatch.setattr(cluster_module, "_LOCKED_WITHIN", 0.0)
-    with KafkaCluster(directory=tmp_path, start_timeout=240) as cluster:
+    with KafkaCluster(directory=tmp_path) as cluster:
         files = [tmp_path / "ports.json", tmp_path / "broker-0" / "server.properties"]
         before = [file.read_text() for file in files]
         with pytest.raises(BrokerError, match=r"Other brokers run in .*: end them first"):
@@ -233,7 +232,7 @@ def test_directory_of_running_brokers_is_left_alone(
         assert [file.read_text() for file in files] == before
         cluster.brokers[0].restart()
         create_topic(cluster, "kept")
-    with KafkaCluster(directory=tmp_path, start_timeout=240) as cluster:
+    with KafkaCluster(directory=tmp_path) as cluster:
         assert "kept" in topics_of(cluster)
 
 

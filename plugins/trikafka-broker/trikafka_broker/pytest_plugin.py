@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 #: Properties of shared brokers, unless the ini file has others.
 _PATIENT = {"broker.session.timeout.ms": "18000"}
-#: Workers of pytest-xdist may start many brokers at the same time, on a slow machine. A broker that
-#: exits is noticed at once.
-_START_TIMEOUT = 240
 #: JVM options of the broker that all workers of pytest-xdist share: it holds all their records.
 _LARGE = ("-Xmx1g", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: The broker's owner, in the process that starts the workers.
@@ -90,7 +87,6 @@ def _open(config: pytest.Config, options: ClusterOptions) -> KafkaCluster:
     version = config.getoption("--kafka-version") or config.getini("kafka_version")
     merged: ClusterOptions = {
         "progress": lambda line: _say(config, line),
-        "start_timeout": _START_TIMEOUT,
     }
     if version:
         merged["version"] = str(version)

@@ -102,7 +102,8 @@ class Settings:
     """The options of each broker's JVM."""
     keep: bool = False
     """Keep a temporary directory at the end."""
-    start_timeout: float = 60
+    #: Many brokers may start at the same time, on a slow machine. One that exits is noticed at once.
+    start_timeout: float = 240
     """Seconds that the brokers may take to become ready."""
     stop_timeout: float = 30
     """Seconds that a broker may take for a clean stop before it is killed."""

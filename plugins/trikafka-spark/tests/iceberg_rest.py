@@ -118,4 +118,4 @@ def rest_catalog(warehouse: Path) -> Iterator[RestCatalogServer]:
             yield RestCatalogServer(process, warehouse)
         finally:
             process.stdin.close()
-            process.wait(180)
+            process.wait(600)

@@ -73,7 +73,7 @@ def _write(file: Path) -> None:
                 command,
                 env=os.environ | {_VARIABLE: options},
                 capture_output=True,
-                timeout=120,
+                timeout=240,
                 check=True,
             )
         except subprocess.SubprocessError as error:

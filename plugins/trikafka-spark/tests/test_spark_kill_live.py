@@ -188,7 +188,7 @@ def test_missing_java_is_reported(
         env={"PATH": os.environ["PATH"], **keep, **environment},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 1
@@ -211,7 +211,7 @@ def test_missing_pyspark_is_reported(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [packages, *here]))}
     command = [sys.executable, "-S", str(CHILD), "localhost:1", "t", str(tmp_path / "out"), "none"]
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=180, check=False
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 1
     assert "ExportError: Spark is missing: pip install" in done.stderr

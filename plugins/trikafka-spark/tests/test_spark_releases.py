@@ -42,7 +42,7 @@ def test_other_missing_package_is_not_explained() -> None:
 
 def test_exports_need_no_data_source() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, env=os.environ
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240, env=os.environ
     )
     assert done.stdout.startswith("the data source 'trikafka' needs Spark 4.0 or newer"), (
         done.stderr

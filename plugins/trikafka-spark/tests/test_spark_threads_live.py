@@ -195,7 +195,7 @@ async def test_stream_cancelled_at_its_start_is_stopped(
 
     def start() -> Any:
         trio.from_thread.run_sync(starting.set)
-        assert go_on.wait(120)
+        assert go_on.wait(240)
         writer = spark.readStream.format("rate").load().writeStream.format("noop")
         queries.append(writer.option("checkpointLocation", str(tmp_path)).start())
         return queries[0]
