@@ -178,13 +178,13 @@ async def _kill_workers(
     while figures.kills < options.kills:
         for worker in workers:
             worker.start()
-        await trio.sleep(chance.uniform(options.pause / 6, options.pause))
         worker = chance.choice(workers)
         # On a slow machine all would be killed before they have joined their groups.
         if figures.kills % 2:
             with trio.move_on_after(120):
                 while not worker.has_said(COPYING):  # noqa: ASYNC110  (logs have no events)
                     await trio.sleep(0.05)
+        await trio.sleep(chance.uniform(options.pause / 6, options.pause))
         if chance.random() < 0.2:
             await trio.to_thread.run_sync(worker.end, signal.SIGTERM)  # the worker leaves its group
             figures.leaves += 1

@@ -58,13 +58,13 @@ async def _work(
                 print(COPYING, flush=True)
 
         async def copy(batch: trikafka.RecordBatch, txn: trikafka.Transaction) -> None:
-            begin()
             for record in batch:
                 await producer.enqueue(target, record.value, partition=record.partition % 3)
+                begin()
 
         async def copy_one(record: trikafka.Record) -> None:
-            begin()
             await producer.enqueue(target, record.value, partition=record.partition % 3)
+            begin()
 
         if worker == "process":
             await trikafka.process(consumer, producer, copy, max_records=2_000)

@@ -46,7 +46,10 @@ async def test_out_of_range_has_the_log_ends(autojump_clock: Clock) -> None:
 async def test_reset_out_of_range_is_a_warning(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Retention was quicker than the program: records are lost, and no call raises."""
+    """Retention was quicker than the program: records are lost, and no call raises.
+
+    The ends are those in the response that the second seek has overtaken.
+    """
     async with (
         cluster_of(records=6) as cluster,
         consumer_of(cluster, auto_offset_reset="latest") as consumer,
@@ -64,7 +67,7 @@ async def test_reset_out_of_range_is_a_warning(
     assert [(line.levelname, line.getMessage()) for line in lines] == [
         (
             "WARNING",
-            "t-0: offset 1 is outside the log, which held the offsets 0 to 6 when it was last "
+            "t-0: offset 1 is outside the log, which held the offsets 4 to 7 when it was last "
             "fetched: going to latest (auto_offset_reset), which skips the records in between, or "
             "reads them again",
         )

@@ -796,7 +796,7 @@ async def test_nursery_of_a_provider_changes_no_failure(
 @pytest.mark.parametrize("nursery", [True, False])
 @pytest.mark.parametrize("part", ["provider", "dial"])
 async def test_cut_functions_failure_is_ignored(
-    part: str, nursery: bool, autojump_clock: MockClock
+    part: str, nursery: bool, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It hung, the client cut it off, and it failed in its clean-up."""
 
@@ -834,6 +834,9 @@ async def test_cut_functions_failure_is_ignored(
             with trio.move_on_after(1) as scope:
                 await parts.brokers.connection(NODE)
             assert scope.cancelled_caught
+    said = [line for line in caplog.messages if "was cut off, and failed in that" in line]
+    assert all("AttributeError" in line for line in said)
+    assert [("in the clean-up" in line) for line in said] == [part == "dial"] * 2
 
 
 @pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "PLAIN", "SCRAM-SHA-256"])

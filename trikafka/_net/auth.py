@@ -127,10 +127,8 @@ class SaslAuthenticator:
         # An error of a function of the user or of a plugin, or a value that cannot be used. A
         # nursery in an async function raises its errors in a group.
         except Exception as raised:
-            error = unwrapped(raised)
-            # A UnicodeEncodeError keeps the text alive, so it must not be the context of another
-            # error either.
-            if not isinstance(error, UnicodeEncodeError):
+            if not _holds_text(raised):
+                error = unwrapped(raised)
                 failure = self._failed(node, error)
                 raise failure from (raised if failure is not error else error.__cause__)
         raise self._not_text(node)
@@ -215,23 +213,24 @@ class SaslAuthenticator:
         return await trio.to_thread.run_sync(step, limiter=self._limiter, abandon_on_cancel=True)
 
     async def _step(self, node: Node, step: Callable[[], bytes | None], long: bool = False) -> Any:
-        encoded, said = True, b""
+        said: Any = b""
         try:
             if self._name == "GSSAPI":  # uses the ticket cache, and perhaps a server
                 # In a list: Trio refuses a function that returns a coroutine, as a plugin's may.
                 made = await self._in_thread(lambda: [step()])
                 return await _result(made.pop())
             said = await (self._in_thread(step) if long else _result(step()))
+            encoded = True
         except Exception as raised:
-            error = unwrapped(raised)
-            if every(error, TrikafkaError):
-                failure = self._failed(node, error)
-                raise failure from (raised if failure is not error else error.__cause__)
-            encoded = not isinstance(error, UnicodeEncodeError)
-            if encoded:
+            if not _holds_text(raised):
+                error = unwrapped(raised)
+                if every(error, TrikafkaError):
+                    failure = self._failed(node, error)
+                    raise failure from (raised if failure is not error else error.__cause__)
                 # A mechanism's own words are those of a ValueError; others need their class.
                 said_why = redacted(f"{error}") if type(error) is ValueError else _words(error)
                 raise HandshakeError(f"{self._name} with {node}: {said_why}") from raised
+            encoded = False
         if not encoded:
             raise self._not_text(node)
         if said is not None and not isinstance(said, bytes):
@@ -248,6 +247,14 @@ class SaslAuthenticator:
             detail += f": {peer_text(response.error_message)}"
         error = from_code(response.error_code, detail)
         return error if isinstance(error, AuthenticationError) else HandshakeError(str(error))
+
+
+def _holds_text(error: BaseException) -> bool:
+    """Return whether an error keeps alive the text that cannot be encoded, perhaps a password.
+
+    It must not be the cause or the context of another error, nor stay in a frame's variables.
+    """
+    return any(isinstance(each, UnicodeEncodeError) for each in members(error))
 
 
 async def _result(given: Any) -> Any:

@@ -573,7 +573,7 @@ def _failed_dial(error: Exception) -> Exception:
 
 
 def _shown_of_all(error: BaseException) -> str:
-    return outlined(error, _shown)
+    return "; ".join(f"{type(each).__name__}: {_shown(each)}" for each in members(error))
 
 
 def _shown(error: BaseException) -> str:

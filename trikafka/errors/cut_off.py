@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import trio
 
+from .groups import text_by
+
 T = TypeVar("T")
 
 
@@ -37,7 +39,7 @@ async def await_user_call(
         return await call()
     except Exception as error:
         if trio.current_effective_deadline() == -math.inf:
-            log.warning("%s was cut off, and failed in that: %s", what, text(error))
+            log.warning("%s was cut off, and failed in that: %s", what, text_by(text, error))
             await trio.lowlevel.checkpoint_if_cancelled()
         raise
     except BaseExceptionGroup as group:
@@ -45,5 +47,5 @@ async def await_user_call(
         if cancelled is None or not (beside is None or isinstance(beside, Exception)):
             raise
         if beside is not None:
-            log.warning("%s was cut off, and failed in that: %s", what, text(beside))
+            log.warning("%s was cut off, and failed in that: %s", what, text_by(text, beside))
         raise cancelled from None

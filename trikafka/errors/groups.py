@@ -65,14 +65,15 @@ def outlined(error: BaseException, text: Callable[[BaseException], str] = str) -
     """
     error = unwrapped(error)
     if not isinstance(error, BaseExceptionGroup):
-        return _text_by(text, error)
+        return text_by(text, error)
     return f"{len(members(error))} errors: " + "; ".join(
-        f"{type(each).__name__}: {_text_by(text, each)}" for each in members(error)
+        f"{type(each).__name__}: {text_by(text, each)}" for each in members(error)
     )
 
 
-def _text_by(text: Callable[[BaseException], str], error: BaseException) -> str:
+def text_by(text: Callable[[BaseException], str], error: BaseException) -> str:
+    """Return ``text(error)``; a substitute if the exception's own method fails in that."""
     try:
         return text(error)
-    except Exception:  # of the program's own ``__str__``
+    except Exception:  # of the program's own ``__str__`` or ``__repr__``
         return "<its __str__ failed>"

@@ -35,7 +35,8 @@ def uncut(function: Callable[[], T]) -> T:
 def wait_after_cut(error: Exception, delays: Iterator[float]) -> None:
     """Wait before the next attempt; raise the error if it is another one or no attempt is left."""
     text = str(error)
-    is_cut = _SIGN in text and not _TOO_LATE.search(text)
+    _, sign, why = text.partition(_SIGN)  # object names stand before the sign
+    is_cut = bool(sign) and not _TOO_LATE.search(why)
     delay = next(delays, None) if is_cut else None
     if delay is None:
         raise error

@@ -16,7 +16,7 @@ from ..._net.security import Security
 from ...config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from ...config.security import SASL_BUILTIN
 from ...errors import ConfigurationError, IllegalStateError, PluginError, TrikafkaError
-from ...errors.groups import outlined, unwrapped
+from ...errors.groups import members, outlined, unwrapped
 from ...hooks import (
     BUILTIN,
     SharedContext,
@@ -158,10 +158,15 @@ def _blaming(who: str) -> Iterator[None]:
     """Raise a :exc:`PluginError` for an error of a plugin that is not trikafka's."""
     try:
         yield
+    # A UnicodeEncodeError has the text, which may be a password.
+    except (TrikafkaError, UnicodeEncodeError):
+        raise
     except Exception as raised:
         error = unwrapped(raised)  # a nursery in an async function raises its errors in a group
-        # A UnicodeEncodeError has the text, which may be a password.
-        if isinstance(error, TrikafkaError | UnicodeEncodeError):
+        if any(isinstance(each, UnicodeEncodeError) for each in members(error)):
+            del error
+            raise
+        if isinstance(error, TrikafkaError):
             raise error from error.__cause__
         raise PluginError(f"{who} failed: {type(error).__name__}: {outlined(error)}") from raised
 

@@ -76,6 +76,7 @@ _RESULTS: dict[tuple[str, str], Any] = {
     ("offsets", "look_up"): Mapping,
     ("commit", "committed"): Mapping,
     ("commit", "fetch_once"): Mapping,
+    ("positions", "last_error"): _FAULT,
     ("membership", "fatal"): _FAULT,
     ("produce", "append"): Callable,
     ("share_membership", "fatal"): _FAULT,

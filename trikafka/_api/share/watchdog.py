@@ -86,7 +86,7 @@ class ShareWatchdog(StallWatch):
             fetched_at, why = self._fetcher.last_fetch(key, now)
             well_at = NEVER if fetched_at is None else fetched_at + self._fresh
             # A broker may hold the first fetch, too.
-            patience = self._fresh if fetched_at is None else 0.0
+            patience = self._fresh if self._fetcher.has_first_fetch(key) else 0.0
             yield Owed(key, self._fetcher.name(key), None, well_at, why, patience)
 
     def _acknowledgements(self, now: float) -> Iterator[Owed]:

@@ -336,7 +336,8 @@ class Metadata:
     async def run(self) -> None:
         """Refresh when the snapshot is stale or old; retry a failed refresh after a wait."""
         retry = Retry(self._config)
-        reminder, refusals, refusal = Reminder(), 0, ""
+        reminder, refusal = Reminder(), None
+        pause = 0.0  # after the last refusal in a row
         while True:
             with trio.move_on_after(self._next_refresh()):
                 await self._update_requested.wait()
@@ -345,17 +346,16 @@ class Metadata:
                 await self._fly(lambda: self._lacks(self._wanted, everything=self._wants_all))
                 retry.reset()
                 reminder.forget()
-                refusals = 0
+                pause = 0.0
                 # Errors of many partitions at the same time lead to one refresh.
                 await trio.sleep(self._config.retry_backoff_ms / 1000)
             except AuthenticationError as error:
-                pause = self._brokers.pause_after(error)
-                pause = max(pause, min(pause * 2.0**refusals, _LONGEST_REFUSED))
-                refusals += 1
-                now = trio.current_time()
-                if pause >= REFUSED_FOR or reminder.is_due(now) or str(error) != refusal:
+                least = self._brokers.pause_after(error)
+                pause = max(least, min(2 * pause, _LONGEST_REFUSED))
+                now, kind = trio.current_time(), (type(error), error.code)
+                if pause >= REFUSED_FOR or reminder.is_due(now) or kind != refusal:
                     reminder.logged(now)
-                    refusal = str(error)
+                    refusal = kind
                     _log.error(
                         "the brokers refuse this client: %s; it asks again after %g s", error, pause
                     )
@@ -365,6 +365,7 @@ class Metadata:
                 _log.debug(
                     "metadata refresh failed (%d in a row before): %s", retry.failures, error
                 )
+                pause = 0.0
                 self._update_requested.set()
                 await retry.wait()
 

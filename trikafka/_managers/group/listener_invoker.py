@@ -349,7 +349,7 @@ class RebalanceListenerInvoker:
                     self._running = _Running(name, listener, trio.current_time())
                     with trio.move_on_after(limit) as scope:
                         await await_user_call(
-                            f"{name} of {listener!r}",
+                            f"{name} of a {type(listener).__name__}",
                             partial(getattr(listener, name), partitions),
                             _log,
                         )

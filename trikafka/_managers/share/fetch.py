@@ -1092,6 +1092,17 @@ class ShareFetcher:
         error = broker.failure or broker.errors[key]
         return None, lambda: f"fetching it from broker {leader} fails: {error}"
 
+    def has_first_fetch(self, key: SharePartition) -> bool:
+        """Return whether a partition's broker may be holding the first fetch from it."""
+        leader = self._leader(key)
+        broker = None if leader is None else self._brokers.get(leader)
+        return (
+            broker is not None
+            and broker.fetched_at is None
+            and broker.failure is None
+            and key not in broker.errors
+        )
+
     def unacknowledged(
         self, now: float, limit: float
     ) -> Iterator[tuple[int, float, Callable[[], str]]]:
