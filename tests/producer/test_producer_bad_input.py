@@ -158,7 +158,7 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
         ("t", b"v"),
         {"timestamp": 1.7e12},
         ConfigurationError,
-        r"at least 0, not 1700000000000\.0; write int\(time\.time\(\) \* 1000\)",
+        r"from 0 to 4611686018427387904, not 1700000000000\.0; write int\(time\.time\(\) \* 1000\)",
     ),
     (
         ("t", b"v"),
