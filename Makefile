@@ -19,9 +19,9 @@ BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1 4.4.0
 SPARK ?= 4.3.0
 
 #: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files. The tests with
-#: brokers wait for two thirds of their time, so there are more processes than processors. Each takes up to 2 GB of memory,
-#: and the fifth, which begins with the tests without brokers, less.
-PROCESSES ?= 5
+#: brokers wait for a part of their time, so there are more processes than processors. Two slow processors have no idle
+#: moment with four, and then a fifth only makes the tests with brokers slower. Each takes up to 2 GB of memory.
+PROCESSES ?= 4
 
 .PHONY: help demo test test-brokers test-spark lint style format types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once share-chaos share-interop smoke generated docs locks wheels clean python env-demo env-test
 

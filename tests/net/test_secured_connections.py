@@ -299,7 +299,7 @@ async def test_unusable_changed_files_are_logged_once(
         await contexts.refresh()
         assert await contexts.context() is first
     assert [record.message for record in caplog.records] == [
-        "TLS files have changed and cannot be used; until they can, the previous files stay in use:"
+        "TLS files have changed; until the new ones can be loaded, the previous ones stay in use:"
         f" ssl_cafile: {str(file)!r} holds no certificates in PEM that OpenSSL can read"
     ]
 
@@ -331,7 +331,7 @@ async def test_refused_files_are_tried_again_later(
     await contexts.refresh()
     assert await contexts.context() is not first
     assert [record.message for record in caplog.records] == [
-        "TLS files have changed and cannot be used; until they can, the previous files stay in use:"
+        "TLS files have changed; until the new ones can be loaded, the previous ones stay in use:"
         f" ssl_cafile: cannot read {str(file)!r}: Too many open files"
     ]
 

@@ -104,7 +104,7 @@ async def test_slow_store_delays_a_dial_by_its_limit(
     await slow.refresh(5)
     assert await slow.context() is first
     assert [record.message for record in caplog.records] == [
-        "TLS files have changed and cannot be used; until they can, the previous files stay in use:"
+        "TLS files have changed; until the new ones can be loaded, the previous ones stay in use:"
         " loading the new ones takes more than 5 s"
     ]
     opening.done.set()

@@ -211,8 +211,8 @@ class TlsContexts:
         if self._logged != (seen, why):
             self._logged = (seen, why)
             _log.warning(
-                "TLS files have changed and cannot be used; until they can, the previous files "
-                "stay in use: %s",
+                "TLS files have changed; until the new ones can be loaded, the previous ones stay in "
+                "use: %s",
                 why,
             )
 
