@@ -1,7 +1,7 @@
 """Columns of records in Arrow's layout: filled by the decoders, read by the encoders.
 
-A ``RecordBatch`` is a view of them. Only a decoder changes a ``Columns``, before others see
-it. Slices share the bytes of keys and values. Imports nothing of this package but ``_format``.
+A ``RecordBatch`` is a view of them. Only a decoder changes a ``Columns``, before others see it.
+Slices share the bytes of keys and values. Imports nothing of this package but ``_format``.
 """
 
 from __future__ import annotations
