@@ -98,8 +98,8 @@ class WithVerbs(click.Command):
             foreign = _foreign_option(verb, options, parent)
             if foreign is None:
                 return verb.make_context(line, options + rest[1:], parent, **extra)
-            # "groups --delete lag g" would delete the groups "lag" and "g", but whoever wrote it
-            # may have wanted to see the lag of g.
+            # "groups --delete lag g" would delete the groups "lag" and "g", but may be meant to show
+            # the lag of g.
             if not extra.get("resilient_parsing"):
                 text = f"'{line}' has no option {foreign}"
                 if not self._takes_no_argument:
