@@ -127,7 +127,7 @@ class SaslAuthenticator:
         # An error of a function of the user or of a plugin, or a value that cannot be used. A
         # nursery in an async function raises its errors in a group.
         except Exception as raised:
-            if not _holds_text(raised):
+            if not holds_text(raised):
                 error = unwrapped(raised)
                 failure = self._failed(node, error)
                 raise failure from (raised if failure is not error else error.__cause__)
@@ -222,7 +222,7 @@ class SaslAuthenticator:
             said = await (self._in_thread(step) if long else _result(step()))
             encoded = True
         except Exception as raised:
-            if not _holds_text(raised):
+            if not holds_text(raised):
                 error = unwrapped(raised)
                 if every(error, TrikafkaError):
                     failure = self._failed(node, error)
@@ -249,7 +249,7 @@ class SaslAuthenticator:
         return error if isinstance(error, AuthenticationError) else HandshakeError(str(error))
 
 
-def _holds_text(error: BaseException) -> bool:
+def holds_text(error: BaseException) -> bool:
     """Return whether an error keeps alive the text that cannot be encoded, perhaps a password.
 
     It must not be the cause or the context of another error, nor stay in a frame's variables.

@@ -1,7 +1,7 @@
 """Requests to object stores of which the response was cut.
 
-obstore and deltalake repeat requests without a response, and those for the body of an object. They
-give up if the response to another request, such as a listing, ends in its middle.
+obstore and deltalake repeat requests without a response, and those for the body of an object. If
+the response to another request, such as a listing, ends in its middle, they raise an error.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import TypeVar
 T = TypeVar("T")
 #: The waits (seconds) before a request is sent again.
 DELAYS = (0.1, 0.4, 1.6)
-#: The sign of a cut response in the errors of both libraries. They say the same of a response that
-#: stopped: then the whole limit has passed already, and each further attempt may take as long.
-_SIGN, _TOO_LATE = "request or response body error", re.compile("timed ?out", re.IGNORECASE)
+#: The sign of a cut response in the errors of both libraries.
+_SIGN = "request or response body error"
+#: The libraries say the same of a response that stopped, and then name the cause. Its whole limit
+#: has passed already, and each further attempt might take as long.
+_TOO_LATE = re.compile("timed ?out", re.IGNORECASE)
 
 
 def uncut(function: Callable[[], T]) -> T:

@@ -11,12 +11,13 @@ from operator import attrgetter
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from ... import interfaces
+from ..._net.auth import holds_text
 from ..._net.brokers import Brokers
 from ..._net.security import Security
 from ...config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from ...config.security import SASL_BUILTIN
 from ...errors import ConfigurationError, IllegalStateError, PluginError, TrikafkaError
-from ...errors.groups import members, outlined, unwrapped
+from ...errors.groups import outlined, unwrapped
 from ...hooks import (
     BUILTIN,
     SharedContext,
@@ -158,14 +159,12 @@ def _blaming(who: str) -> Iterator[None]:
     """Raise a :exc:`PluginError` for an error of a plugin that is not trikafka's."""
     try:
         yield
-    # A UnicodeEncodeError has the text, which may be a password.
-    except (TrikafkaError, UnicodeEncodeError):
+    except TrikafkaError:
         raise
     except Exception as raised:
-        error = unwrapped(raised)  # a nursery in an async function raises its errors in a group
-        if any(isinstance(each, UnicodeEncodeError) for each in members(error)):
-            del error
+        if holds_text(raised):  # the caller raises an error without it
             raise
+        error = unwrapped(raised)  # a nursery in an async function raises its errors in a group
         if isinstance(error, TrikafkaError):
             raise error from error.__cause__
         raise PluginError(f"{who} failed: {type(error).__name__}: {outlined(error)}") from raised

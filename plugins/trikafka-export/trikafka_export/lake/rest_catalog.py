@@ -74,7 +74,7 @@ class _Sending:
             ) from error
 
     def _uncut(self, request: PreparedRequest, given: Mapping[str, Any]) -> Response:
-        """Send a request; send it again if its response was cut and it only asks for something."""
+        """Send a request; send a GET or HEAD again if its response was cut."""
         for delay in DELAYS if request.method in ("GET", "HEAD") else ():
             try:
                 return self._send(request, **given)
