@@ -145,11 +145,11 @@ def _records_of(batch: RecordBatch, ranges: list[AcquiredRange]) -> Iterator[Pie
     offsets = batch.offsets
     begins = ends = 0  # of the records that are collected
     counts: array[int] = array("h")
+    kinds: set[int] = set()
 
     def collected() -> Piece:
         records = batch[begins:ends]
-        same = counts.count(counts[0]) == len(counts)
-        return Piece(records.offsets, counts[0] if same else counts, records)
+        return Piece(records.offsets, counts[0] if len(kinds) == 1 else counts, records)
 
     for first, last, count in ranges:
         start = bisect_left(offsets, first)
@@ -158,9 +158,12 @@ def _records_of(batch: RecordBatch, ranges: list[AcquiredRange]) -> Iterator[Pie
             if counts and start != ends:
                 yield collected()
                 counts = array("h")
+                kinds = set()
             if not counts:
                 begins = start
-            counts.extend((count,) * (stop - start))
+            # Thousands of records have one count. An array is repeated without a look at each.
+            counts += array("h", (count,)) * (stop - start)
+            kinds.add(count)
             ends = stop
         if stop - start < last - first + 1:
             there = set(offsets[start:stop])
