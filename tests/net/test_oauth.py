@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import logging
 import math
@@ -400,6 +401,35 @@ async def test_waiting_tasks_share_a_failure() -> None:
             assert len({id(failure) for failure in failures}) == 20
             await ask()
         assert tokens._requests == 2
+
+
+async def test_refusing_endpoint_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each dial asks for a token, in vain: an endpoint is not asked for each of them."""
+    now = 1_000.0
+    monkeypatch.setattr("trikafka._net.oauth.time.monotonic", lambda: now)
+    good = False
+    asked_at: list[float] = []
+
+    def serve(opened: socket.socket, server: Server) -> None:
+        if good:
+            says({"access_token": "x", "expires_in": 50})(opened, server)
+        else:
+            asked_at.append(now)
+            server.read(opened)
+            opened.sendall(b"HTTP/1.0 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+
+    with serving(serve) as server:
+        tokens = ClientCredentials(config(**settings(server.url())))
+        for _ in range(600):
+            with pytest.raises(HandshakeError, match="refused"):
+                await tokens.token()
+            now += 0.1
+        pauses = [after - before for before, after in itertools.pairwise(asked_at)]
+        assert 0.8 <= pauses[0] <= 1.4
+        assert all(8 <= pause <= 10.2 for pause in pauses[4:])
+        good = True
+        now += 10
+        assert (await tokens.token()).value == "x"
 
 
 @pytest.mark.parametrize("how", SLOW)

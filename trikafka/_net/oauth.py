@@ -32,6 +32,7 @@ from ..errors.peer_text import peer_text
 from ..http_request import Exchange
 from ..types import OAuthToken
 from . import assertions
+from .retry import backoff
 from .session import CredentialsUnavailableError
 from .tls_context import in_thread_if_long, names_store, trust
 
@@ -48,6 +49,10 @@ _WRONG_CLIENT = (400, 401)
 _DEFAULT_LIFETIME = 300.0
 #: How long (seconds) a token is kept even if a broker refuses it.
 _KEPT_FOR = 30.0
+#: How long (ms) an endpoint that has refused is not asked again: after the first refusal, and at
+#: most after many in a row. Each dial asks for a token, and a client may dial several brokers at
+#: once. Without a pause an endpoint would be asked more than once a second, for hours.
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000.0, 10_000.0
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _log = logging.getLogger("trikafka.brokers")
 
@@ -71,6 +76,8 @@ class ClientCredentials:
         self._asking = trio.Lock()
         self._requests = 0
         self._failure: Exception | None = None  # of the last request
+        self._refusals = 0  # in a row
+        self._ask_from = 0.0  # by time.monotonic: not asked again before, after a refusal
         # A limiter of its own: an endpoint that hangs must not use up the program's threads. One
         # request is made at a time. The second thread serves while the first is stuck in the
         # resolution of a name.
@@ -116,9 +123,12 @@ class ClientCredentials:
         async with self._asking:
             if self._token.value and time.monotonic() < self._renew_at:
                 return self._token
-            if self._requests > before and self._failure is not None:
-                # This task has waited for a request that failed. It makes no further request, or
-                # the last of many tasks would wait for as many requests.
+            if self._failure is not None and (
+                self._requests > before or time.monotonic() < self._ask_from
+            ):
+                # This task has waited for a request that failed, or the endpoint has just refused.
+                # It makes no further request, or the last of many tasks would wait for as many
+                # requests.
                 if time.monotonic() >= self._expires_at:
                     raise again(self._failure)
                 return self._token
@@ -126,9 +136,15 @@ class ClientCredentials:
                 await self._renew()
             except (HandshakeError, KafkaConnectionError) as error:
                 self._failure = again(error)
+                if isinstance(error, HandshakeError):
+                    self._refusals += 1
+                    pause = backoff(self._refusals, _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS)
+                    self._ask_from = time.monotonic() + pause
                 if time.monotonic() >= self._expires_at:
                     raise
                 _log.warning("the token before is used until it expires: %s", error)
+            else:
+                self._refusals = 0
             return self._token
 
     def refused(self, token: str) -> None:
