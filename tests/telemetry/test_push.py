@@ -14,6 +14,7 @@ from trio.testing import MockClock
 import trikafka
 from trikafka import TopicPartition
 from trikafka._wire.compression import BY_ID
+from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 from trikafka.testing._leftovers import assert_nothing_left
 
@@ -409,6 +410,27 @@ async def test_brokers_preferred_codec(
         (seen, *_) = cluster.requests(PUSH)
         assert seen.request.compression_type == used
         assert decoded(seen).metrics
+
+
+async def test_refused_codec_is_not_used_again(autojump_clock: MockClock) -> None:
+    async with receiving("*") as cluster:
+
+        async def refuse(request: Any, default: Any) -> Any:
+            response = await default()
+            if request.compression_type:
+                response.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            return response
+
+        cluster.on(PUSH, refuse)
+        async with trikafka.open_producer(**settings(cluster)) as producer:
+            await trio.sleep(20 * INTERVAL)
+            push = producer.statistics().metrics_push
+            assert push is not None
+            assert push.pushes >= 10
+        used = [seen.request.compression_type for seen in cluster.requests(PUSH)]
+        listed = [4, 3, 1, 2]
+        assert used[:5] == [*listed, 0]
+        assert not any(used[4:])
 
 
 async def produce_and_consume(cluster: ScriptedCluster, seconds: int, protocol: str) -> None:

@@ -45,6 +45,7 @@ from ..._wire.compression import BY_ID
 from ..._wire.extra_messages import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
 from ..._wire.otlp import encode_metrics
 from ...config import ClientConfig
+from ...error_codes import ErrorCode
 from ...errors import (
     DamagedResponseError,
     KafkaConnectionError,
@@ -94,6 +95,8 @@ class Telemetry:
         self._last_error: Exception | None = None
         self._failing_since: float | None = None
         self._too_large = False  # True once this was logged
+        #: What a broker has refused although its subscriptions may list it.
+        self._refused_codecs: set[int] = set()
 
     # --- the identity ---
 
@@ -243,7 +246,8 @@ class Telemetry:
         assert self._schedule.instance_id is not None
         metrics = self._metrics.collect(subscription.delta)
         payload = encode_metrics(self._metrics.resource(), _SCOPE, metrics)
-        codec = next((BY_ID[code] for code in subscription.codecs if code in BY_ID), BY_ID[0])
+        usable = BY_ID.keys() - self._refused_codecs
+        codec = next((BY_ID[code] for code in subscription.codecs if code in usable), BY_ID[0])
         packed = bytes(codec.compress(payload, None))
         if 0 < subscription.max_bytes < len(packed):
             self._note_too_large(len(packed), subscription)
@@ -260,6 +264,8 @@ class Telemetry:
         )
         code = response.error_code
         now = trio.current_time()
+        if code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE:
+            self._refused_codecs.add(codec.id)
         self._schedule.pushed(code, now)
         self._note(from_code(code, "pushing metrics to the broker") if code else None)
         if not code:
