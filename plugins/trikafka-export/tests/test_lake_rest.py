@@ -13,11 +13,14 @@ from contextlib import closing
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+from requests import PreparedRequest, Request, Response
 from rest_door import door
+from trikafka_export.lake import rest_catalog
 from trikafka_export.lake.iceberg import IcebergLog
 from trikafka_export.lake.options import lake_options
 from trikafka_export.lake.vended_keys import KEY, SECRET, TOKEN, VendedKeys, _Keys, are_vended
@@ -33,6 +36,11 @@ def options(uri: str) -> dict[str, Any]:
 
 #: 0.3 s: the limit of a wait, not of a test.
 QUICK = {"catalog.rest.client.socket-timeout-ms": "300"}
+
+
+@pytest.fixture(autouse=True)
+def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_catalog, "DELAYS", (0.0, 0.0, 0.0))
 
 
 async def test_silent_catalog_keeps_no_thread() -> None:
@@ -92,19 +100,63 @@ def test_hung_up_catalog_has_one_message() -> None:
     assert f"{front.url} cannot be reached: " in said.pop()
 
 
-def test_cut_catalog_response_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trikafka_export.lake.rest_catalog.DELAYS", (0.0, 0.0))
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("broken", "{url} ended the connection in the middle of a response"),
+        ("shut", "{url} cannot be reached: "),
+        ("away", "closed for a while"),
+    ],
+)
+def test_read_without_a_response_is_sent_again(mode: str, text: str) -> None:
     requests = []
     with door() as front:
-        front.mode = "broken"
+        front.mode = mode
         front.refuse = lambda: requests.append(1)
         with pytest.raises(ExportError) as error:
             IcebergLog(lake_options(options(front.url)))
-    assert str(error.value) == (
-        f"cannot open the catalog 'lake': {front.url} ended the connection in the middle of a "
-        "response"
-    )
-    assert len(requests) == 3
+    assert text.format(url=front.url) in str(error.value)
+    assert len(requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("method", "responses", "pauses"),
+    [
+        ("GET", [(503, None), (502, None), (200, None)], [0.1, 0.4]),
+        ("HEAD", [(504, None), (200, None)], [0.1]),
+        ("GET", [(429, "7"), (200, None)], [7.0]),
+        ("POST", [(429, "7"), (429, "0"), (200, None)], [7.0, 0.4]),
+        ("GET", [(429, "soon"), (200, None)], [0.1]),
+        ("GET", [(429, "9" * 5000), (200, None)], [0.1]),
+        ("GET", [(429, "61")], []),
+        ("GET", [(503, "Wed, 01 Jan 2400 00:00:00 GMT")], []),
+        ("GET", [(500, None)], []),
+        ("POST", [(503, "1")], []),
+        ("GET", [(429, None)] * 4, [0.1, 0.4, 1.6]),
+    ],
+)
+def test_busy_catalog_gets_a_pause(
+    method: str,
+    responses: list[tuple[int, str | None]],
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reads are repeated after an outage, other requests only if they were refused unseen."""
+    slept: list[float] = []
+    monkeypatch.setattr(rest_catalog, "DELAYS", (0.1, 0.4, 1.6))
+    monkeypatch.setattr(rest_catalog, "time", SimpleNamespace(sleep=slept.append))
+    left = iter(responses)
+
+    def send(request: PreparedRequest, **given: Any) -> Response:
+        response = Response()
+        response.status_code, pause = next(left)
+        if pause is not None:
+            response.headers["Retry-After"] = pause
+        return response
+
+    request = Request(method, "http://catalog/v1/config").prepare()
+    found = rest_catalog._Sending(send, (1.0, 1.0))(request)
+    assert (found.status_code, slept, list(left)) == (responses[-1][0], pauses, [])
 
 
 def test_configured_catalog_has_a_time_out_too(

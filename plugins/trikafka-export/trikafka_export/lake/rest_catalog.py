@@ -1,4 +1,4 @@
-"""Iceberg's REST catalogs with a time limit for every call.
+"""Iceberg's REST catalogs with a time limit for every call, and with patience for a busy server.
 
 pyiceberg sets no limit, and a call that hangs would keep its thread forever. The limits have the
 names of Iceberg's Java client. They are set at the HTTP session, below everything that the library
@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog.rest import RestCatalog
 from requests import PreparedRequest, Response, Session
 from requests.exceptions import ChunkedEncodingError, ConnectionError, Timeout
+from urllib3.exceptions import InvalidHeader
+from urllib3.util.retry import Retry
 
 from trikafka import ConfigurationError
 from trikafka.errors.peer_text import peer_text
@@ -27,6 +30,13 @@ from ..cut_responses import DELAYS
 CONNECTION = "rest.client.connection-timeout-ms"
 SOCKET = "rest.client.socket-timeout-ms"
 _DEFAULTS = {CONNECTION: 10_000, SOCKET: 60_000}
+#: The longest time (seconds) that a server may ask for between two requests (``Retry-After``).
+_LONGEST_PAUSE = 60.0
+#: Responses of a server that has carried out nothing: the rate of requests is too high.
+_REFUSALS = frozenset({429})
+#: Responses after which a request that changes nothing is sent again: of a server that is starting
+#: or stopping, or of a proxy without one.
+_OUTAGES = _REFUSALS | {502, 503, 504}
 #: Python objects in error texts. Their addresses differ each time, and an outage is to be reported
 #: once.
 _OBJECT = re.compile(r"<[\w.]+ object at 0x[0-9a-f]+>:? ?")
@@ -55,13 +65,15 @@ class _Sending:
             f":{address.port}" if address.port else ""
         )
         try:
-            return self._uncut(request, {**given, "timeout": given.get("timeout") or self._limits})
+            return self._patient(
+                request, {**given, "timeout": given.get("timeout") or self._limits}
+            )
         except ChunkedEncodingError as error:
             raise ConnectionError(
                 f"{where} ended the connection in the middle of a response", request=request
             ) from error
         except (ConnectionError, Timeout) as error:
-            if isinstance(error, Timeout) or "timed out" in str(error):
+            if _is_late(error):
                 connecting = "connect" in type(error).__name__.lower() and isinstance(
                     error, Timeout
                 )
@@ -73,14 +85,39 @@ class _Sending:
                 f"{where} cannot be reached: {_reason(error)}", request=request
             ) from error
 
-    def _uncut(self, request: PreparedRequest, given: Mapping[str, Any]) -> Response:
-        """Send a request; send a GET or HEAD again if its response was cut."""
-        for delay in DELAYS if request.method in ("GET", "HEAD") else ():
+    # A commit is sent once, unless the server has refused it unseen. With another response it may
+    # still be carried out, so the export first has to look for it in the table.
+    def _patient(self, request: PreparedRequest, given: Mapping[str, Any]) -> Response:
+        """Send a request; send it again after an outage that does not last."""
+        is_read = request.method in ("GET", "HEAD")
+        for delay in DELAYS:
             try:
-                return self._send(request, **given)
-            except ChunkedEncodingError:
+                response = self._send(request, **given)
+            except (ChunkedEncodingError, ConnectionError) as error:
+                if not is_read or _is_late(error):
+                    raise
                 time.sleep(delay)
+                continue
+            pause = max(_asked_pause(response), delay)
+            if (
+                response.status_code not in (_OUTAGES if is_read else _REFUSALS)
+                or pause > _LONGEST_PAUSE
+            ):
+                return response
+            time.sleep(pause)
         return self._send(request, **given)
+
+
+def _is_late(error: Exception) -> bool:
+    """Return whether the whole limit has passed, so that another attempt might take as long."""
+    return isinstance(error, Timeout) or "timed out" in str(error)
+
+
+def _asked_pause(response: Response) -> float:
+    """Return the seconds that a response asks to wait; 0 if it names none."""
+    with suppress(InvalidHeader, ValueError, OverflowError):  # no number, no date, or too long
+        return Retry().parse_retry_after(response.headers.get("Retry-After", "0"))
+    return 0.0
 
 
 def _reason(error: BaseException) -> str:
