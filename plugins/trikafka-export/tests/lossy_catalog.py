@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 
 
 class ResendingCatalog(SqlCatalog):
@@ -17,6 +18,26 @@ class ResendingCatalog(SqlCatalog):
 
     def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
         super().commit_table(table, requirements, updates)
+        return super().commit_table(table, requirements, updates)
+
+
+class LateCatalog(SqlCatalog):
+    """A catalog that refuses the first commit, and carries it out when the second one arrives.
+
+    A server does so if the first request was sent twice, and one of both held the table's lock.
+    """
+
+    _late: tuple[Any, ...] | None = None
+    _is_first = True
+
+    def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
+        if self._is_first:
+            self._is_first = False
+            self._late = (table, requirements, updates)
+            raise CommitFailedException("another commit holds the lock")
+        if self._late is not None:
+            late, self._late = self._late, None
+            super().commit_table(*late)
         return super().commit_table(table, requirements, updates)
 
 

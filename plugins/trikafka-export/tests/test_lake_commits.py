@@ -100,15 +100,16 @@ def offsets(lake: Lake) -> Sequence[int]:
     return sorted(lake.read()["offset"].to_pylist())
 
 
-def test_commit_sent_twice_leaves_the_table_whole(tmp_path: Path) -> None:
-    """A commit that was carried out and sent twice leaves the table whole.
+@pytest.mark.parametrize("catalog", ["ResendingCatalog", "LateCatalog"])
+def test_commit_sent_twice_leaves_the_table_whole(catalog: str, tmp_path: Path) -> None:
+    """A commit that was sent twice, and carried out early or late, leaves the table whole.
 
-    The second request is refused, and the library then removes files that the first one added.
+    One of both requests is refused, and the library then removes files that the other one adds.
     """
     lake = make_lake("iceberg", tmp_path / "lake")
     lake.create(columns(lake))
     log = log_of(
-        lake, **{"catalog.type": "", "catalog.py-catalog-impl": "lossy_catalog.ResendingCatalog"}
+        lake, **{"catalog.type": "", "catalog.py-catalog-impl": f"lossy_catalog.{catalog}"}
     )
     plan = plan_of(pinned(log, lake), 1)
     log.commit(plan, files_of(lake, log, plan))

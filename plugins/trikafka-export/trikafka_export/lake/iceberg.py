@@ -73,8 +73,10 @@ _STORE = {
 #   snapshots expire.
 # * pyiceberg removes the manifests of a refused commit. But a proxy, or the HTTP library of the
 #   catalog, may repeat a request whose response was lost. Then the commit has succeeded, and only
-#   its repetition is refused, while the table consists of these very manifests. So the removal is
-#   postponed (_Refused) until the next state of the table shows that it lacks the snapshot.
+#   its repetition is refused, while the table consists of these very manifests. Or the first
+#   request still holds a lock, which is why its repetition is refused, and succeeds later. So the
+#   removal is postponed (_Refused) until a state of the table lacks the snapshot and has another
+#   one in place of its base. From then on the catalog refuses the late request, too.
 class IcebergLog:
     """The log of a table in an Iceberg catalog."""
 
@@ -311,13 +313,15 @@ class IcebergLog:
 
         def attempt() -> Table | None:
             table = self._known(plan.format)
-            while refused:
-                refused.pop().tidy(table)
+            refused[:] = [each for each in refused if not each.tidy(table)]
             if _has(table, plan):
                 return table
             with self._said(f"cannot commit to the table {self.title}"):
                 add(table, refused)
-            self._sync(plan)
+            table = self._known(plan.format)
+            for each in refused:
+                each.tidy(table)
+            self._sync(table)
             return None
 
         return commit_with_retries(self.title, plan, CommitFailedException, attempt)
@@ -344,8 +348,7 @@ class IcebergLog:
                 for each in files:
                     append.append_data_file(data_file(table, each, plan.format["fields"]))
 
-    def _sync(self, plan: ExportPlan) -> None:
-        table = self._known(plan.format)
+    def _sync(self, table: Table) -> None:
         if urlsplit(table.location()).scheme in ("", "file"):
             named = [table.metadata_location]
             snapshot = table.current_snapshot()
@@ -386,17 +389,26 @@ class IcebergLog:
 
 
 class _Refused:
-    """A refused commit. Its files stay until it is certain that the table does not have them."""
+    """A commit that may be refused. Its files stay until the table can no longer have them."""
 
     def __init__(self, append: Any) -> None:
         self._snapshot = append.snapshot_id
+        self._base = append._parent_snapshot_id
         self._remove = append._clean_all_uncommitted
         append._clean_all_uncommitted = lambda: None
 
-    def tidy(self, table: Table) -> None:
-        """Remove the files if ``table``, a state loaded after the refusal, lacks the snapshot."""
-        if table.metadata.snapshot_by_id(self._snapshot) is None:
-            self._remove()
+    def tidy(self, table: Table) -> bool:
+        """Remove the files if ``table`` shows that they are not needed; return whether it does.
+
+        ``table`` is a state that was loaded after the response to the commit.
+        """
+        if table.metadata.snapshot_by_id(self._snapshot) is not None:
+            return True
+        current = table.current_snapshot()
+        if (None if current is None else current.snapshot_id) == self._base:
+            return False
+        self._remove()
+        return True
 
 
 def _opened(name: str | None, given: Mapping[str, Any]) -> Catalog:
