@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import quick_spark
 import trio
 from known_topics import committed
 from pyspark.sql import SparkSession
@@ -27,7 +28,8 @@ async def test_killed_commit_is_finished_by_the_next(
 ) -> None:
     servers, checkpoint = kafka_broker.bootstrap_servers, tmp_path / "checkpoint"
     source, target = await new_topic(RECORDS, partitions=3), await new_topic(0, partitions=2)
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
+    environment = os.environ | quick_spark.child_environment()
+    environment |= {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
     command = [
         sys.executable,
         str(CHILD),
