@@ -12,8 +12,10 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import quick_spark
 import trio
 from pyspark.sql import SparkSession
 
@@ -44,8 +46,13 @@ def main(master: str, archive: str, servers: str, topic: str, target: str, root:
     if archive.endswith(".zip"):
         builder = builder.config("spark.submit.pyFiles", archive)
     else:  # with PYSPARK_PYTHON=./environment/bin/python
-        os.environ.pop("PYTHONPATH", None)  # executors of a local-cluster would use it as well
         builder = builder.config("spark.archives", f"{archive}#environment")
+        # Workers find the tests' daemon in this folder, and nothing else. With a zip they could not
+        # use it: it would import an installed trikafka before the zip is on the path.
+        os.environ["PYTHONPATH"] = folder = str(Path(__file__).parent)
+        builder = builder.config("spark.executorEnv.PYTHONPATH", folder)
+        for name, value in quick_spark.WORKERS.items():
+            builder = builder.config(name, value)
     for setting in (
         "spark.executor.memory=600m",
         "spark.cores.max=2",
