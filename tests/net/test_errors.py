@@ -310,6 +310,8 @@ def test_timeout_is_a_trio_timeout() -> None:
     assert (
         str(errors.KafkaTimeoutError("commit", 0)) == "commit did not finish within 0 s (1 attempt)"
     )
+    unsent = errors.KafkaTimeoutError("send", 5, 0, OSError("refused"))
+    assert str(unsent) == "send did not finish within 5 s (no attempts; refused)"
 
 
 def test_errors_have_pythons_base_classes() -> None:

@@ -337,6 +337,24 @@ async def test_a_fatal_error_of_a_handler_ends_the_run(autojump_clock: Clock) ->
         assert "archived" not in states(cluster)
 
 
+@pytest.mark.parametrize("name", ["value", "colour"])
+async def test_a_handler_for_records_gets_a_hint(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """The handler is one of ``run_tasks``, which gets a record."""
+
+    async def handle(record: Any) -> None:
+        getattr(record, name)
+
+    async with jobs(1) as cluster:
+        await run_until(
+            lambda: "the handler failed at" in caplog.text,
+            lambda: worked(cluster, handle, reject_after=1),
+        )
+    assert f"'Delivery' object has no attribute '{name}'" in caplog.text
+    assert ("use delivery.record" in caplog.text) == (name == "value")
+
+
 async def test_a_storm_of_failures_has_few_tracebacks(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -187,8 +187,10 @@ class KafkaTimeoutError(TrikafkaError, trio.TooSlowError):
         self.limit = limit
         self.attempts = attempts
         self.last_error = last_error
-        tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-        why = f"; the last one failed with: {last_error}" if last_error is not None else ""
+        tries = "1 attempt" if attempts == 1 else f"{attempts or 'no'} attempts"
+        # A record that waited for a connection all the time has an error, but no attempt.
+        before = "the last one failed with: " if attempts else ""
+        why = f"; {before}{last_error}" if last_error is not None else ""
         super().__init__(f"{call} did not finish within {limit:g} s ({tries}{why})")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from .. import Delivery, ShareConsumer, open_share_consumer
+from .. import Delivery, Record, ShareConsumer, open_share_consumer
 from ..config.whole import is_whole
 from ..errors import (
     ConfigurationError,
@@ -244,6 +244,11 @@ class QueueRun:
         except IllegalStateError:
             # The handler acknowledged, outlasted its time, and failed then.
             what = "acknowledged already"
+        for member in members(error):
+            if _takes_a_record(member):
+                member.add_note(
+                    "a handler of run_queue gets a delivery, not a record: use delivery.record"
+                )
         others = self._tracebacks.others_until_due(error, trio.current_time())
         more = f" ({others} more failed there since the last traceback)" if others else ""
         _log.warning(
@@ -255,6 +260,18 @@ class QueueRun:
             more,
             exc_info=None if others is None else error,
         )
+
+
+def _takes_a_record(member: BaseException) -> bool:
+    """Return whether the handler looked for an attribute of a record at the delivery.
+
+    So does a handler that was written for :func:`run_tasks`.
+    """
+    return (
+        isinstance(member, AttributeError)
+        and isinstance(getattr(member.obj, "record", None), Record)
+        and hasattr(Record, member.name or "")
+    )
 
 
 def _ends_the_run(member: BaseException) -> bool:

@@ -441,9 +441,13 @@ class Accumulator(Generic[Ack]):
             if limits.max_request_size <= limits.buffer_memory
             else "buffer_memory"
         )
+        advice = name
+        if name == "max_request_size":
+            advice += " and the topic's max.message.bytes"
         most = limits.largest + BATCH_OVERHEAD
         return RecordTooLargeError(
-            f"{what} of up to {size} bytes for {topic!r} is larger than {name} ({most}) allows"
+            f"{what} of up to {size} bytes for {topic!r} is larger than {name} ({most}) allows: "
+            f"raise {advice}, or make it smaller"
         )
 
     # First come, first served. Without this rule, a caller with a large record, or with rows of a
