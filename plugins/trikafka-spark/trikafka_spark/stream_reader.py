@@ -370,13 +370,13 @@ class _Topics:
         self.compare(known)
         return planned
 
-    def lost(self, what: str) -> None:
+    def lost(self, what: str, skipped: str = "missing records are skipped") -> None:
         """Raise :exc:`OffsetOutOfRangeError` or warn, as ``failOnDataLoss`` says."""
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(
                 f"{what}; set failOnDataLoss=false to continue with the existing records"
             )
-        _log.warning("%s; missing records are skipped (failOnDataLoss is false)", what)
+        _log.warning("%s; %s (failOnDataLoss is false)", what, skipped)
 
     def saw(self, ids: Mapping[str, str | None]) -> None:
         """Record the ids that the topics have now.
@@ -399,5 +399,6 @@ class _Topics:
                     self._logged.add((topic, now))
                 self.lost(
                     f"topic {topic!r} was deleted and created again since it was read (its id was "
-                    f"{before} and is {now})"
+                    f"{before} and is {now})",
+                    "records of the new one before the offsets read so far are skipped",
                 )
