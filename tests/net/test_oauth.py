@@ -419,7 +419,9 @@ async def test_refusing_endpoint_is_asked_less_and_less(monkeypatch: pytest.Monk
             opened.sendall(b"HTTP/1.0 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
 
     with serving(serve) as server:
-        tokens = ClientCredentials(config(**settings(server.url())))
+        tokens = ClientCredentials(
+            config(**settings(server.url(), socket_connection_setup_timeout_ms=240_000))
+        )
         for _ in range(600):
             with pytest.raises(HandshakeError, match="refused"):
                 await tokens.token()
@@ -430,6 +432,17 @@ async def test_refusing_endpoint_is_asked_less_and_less(monkeypatch: pytest.Monk
         good = True
         now += 10
         assert (await tokens.token()).value == "x"
+        # An early renewal that is refused: the token is used until it expires.
+        good = False
+        asked_at.clear()
+        now += 45
+        for _ in range(3):
+            assert (await tokens.token()).value == "x"
+        assert asked_at == [now]
+        now += 5
+        with pytest.raises(HandshakeError, match="refused"):
+            await tokens.token()
+        assert asked_at == [now - 5, now]
 
 
 @pytest.mark.parametrize("how", SLOW)

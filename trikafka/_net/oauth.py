@@ -138,8 +138,12 @@ class ClientCredentials:
                 self._failure = again(error)
                 if isinstance(error, HandshakeError):
                     self._refusals += 1
-                    pause = backoff(self._refusals, _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS)
-                    self._ask_from = time.monotonic() + pause
+                    now = time.monotonic()
+                    self._ask_from = now + backoff(
+                        self._refusals, _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS
+                    )
+                    if now < self._expires_at:
+                        self._ask_from = min(self._ask_from, self._expires_at)
                 if time.monotonic() >= self._expires_at:
                     raise
                 _log.warning("the token before is used until it expires: %s", error)

@@ -117,6 +117,32 @@ def test_commit_sent_twice_leaves_the_table_whole(catalog: str, tmp_path: Path) 
     assert log.version(plan) is not None
 
 
+def test_files_of_an_expired_snapshot_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot may expire before the export looks at the table that has its rows."""
+    lake = make_lake("iceberg", tmp_path / "lake")
+    lake.create(columns(lake))
+    log = log_of(lake)
+    plan = plan_of(pinned(log, lake), 1)
+    files = files_of(lake, log, plan)
+    assert isinstance(lake, IcebergLake)
+    known = log._known  # type: ignore[attr-defined]
+    looks = []
+
+    def after_others(format: Any) -> Any:
+        looks.append(1)
+        if len(looks) == 2:
+            own = lake.table.current_snapshot()
+            row = {"topic": "u", "partition": 0, "offset": 99}
+            lake.table.append(pa.Table.from_pylist([row], columns(lake)))
+            lake.table.maintenance.expire_snapshots().by_id(own.snapshot_id).commit()
+        return known(format)
+
+    monkeypatch.setattr(log, "_known", after_others)
+    log.commit(plan, files)
+    assert len(looks) == 2
+    assert offsets(lake) == [*range(10), 99]
+
+
 def test_refused_commit_leaves_no_metadata_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -19,8 +20,9 @@ from typing import Any
 import pytest
 import trio
 from requests import PreparedRequest, Request, Response
+from requests.exceptions import ConnectionError, ProxyError, SSLError
 from rest_door import door
-from trikafka_export.lake import rest_catalog
+from trikafka_export.lake import rest_catalog, waiting
 from trikafka_export.lake.iceberg import IcebergLog
 from trikafka_export.lake.options import lake_options
 from trikafka_export.lake.vended_keys import KEY, SECRET, TOKEN, VendedKeys, _Keys, are_vended
@@ -128,7 +130,8 @@ def test_read_without_a_response_is_sent_again(mode: str, text: str) -> None:
         ("POST", [(429, "7"), (429, "0"), (200, None)], [7.0, 0.4]),
         ("GET", [(429, "soon"), (200, None)], [0.1]),
         ("GET", [(429, "9" * 5000), (200, None)], [0.1]),
-        ("GET", [(429, "61")], []),
+        ("GET", [(429, "21")], []),
+        ("GET", [(429, "15"), (429, "6")], [15.0]),
         ("GET", [(503, "Wed, 01 Jan 2400 00:00:00 GMT")], []),
         ("GET", [(500, None)], []),
         ("POST", [(503, "1")], []),
@@ -141,7 +144,7 @@ def test_busy_catalog_gets_a_pause(
     pauses: list[float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Reads are repeated after an outage, other requests only if they were refused unseen."""
+    """Reads are repeated after an outage, other requests only if the rate was too high."""
     slept: list[float] = []
     monkeypatch.setattr(rest_catalog, "DELAYS", (0.1, 0.4, 1.6))
     monkeypatch.setattr(rest_catalog, "time", SimpleNamespace(sleep=slept.append))
@@ -157,6 +160,44 @@ def test_busy_catalog_gets_a_pause(
     request = Request(method, "http://catalog/v1/config").prepare()
     found = rest_catalog._Sending(send, (1.0, 1.0))(request)
     assert (found.status_code, slept, list(left)) == (responses[-1][0], pauses, [])
+
+
+def test_abandoned_thread_sends_nothing_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled export must not commit minutes later, after the catalog's pauses."""
+    monkeypatch.setattr(rest_catalog, "time", SimpleNamespace(sleep=lambda seconds: None))
+    sent = []
+
+    def send(request: PreparedRequest, **given: Any) -> Response:
+        sent.append(request)
+        response = Response()
+        response.status_code = 429
+        return response
+
+    def cancelled() -> None:
+        raise KeyError("the caller is gone")
+
+    token = waiting.restart.set(cancelled)
+    try:
+        with pytest.raises(KeyError):
+            rest_catalog._Sending(send, (1.0, 1.0))(
+                Request("POST", "http://catalog/v1/x").prepare()
+            )
+    finally:
+        waiting.restart.reset(token)
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize("kind", [SSLError, ProxyError])
+def test_lasting_fault_of_a_connection_is_raised_at_once(kind: type[Exception]) -> None:
+    sent = []
+
+    def send(request: PreparedRequest, **given: Any) -> Response:
+        sent.append(request)
+        raise kind("certificate verify failed")
+
+    with pytest.raises(ConnectionError, match="cannot be reached"):
+        rest_catalog._Sending(send, (1.0, 1.0))(Request("GET", "http://catalog/v1/x").prepare())
+    assert len(sent) == 1
 
 
 def test_configured_catalog_has_a_time_out_too(
@@ -205,6 +246,20 @@ def keys_until(number: int, seconds: float) -> Mapping[str, str]:
         "s3.session-token": "the-token",
         "s3.session-token-expires-at-ms": ends,
     }
+
+
+def test_slow_renewal_of_keys_delays_no_other_thread() -> None:
+    """The keys before are good while one thread waits for new ones."""
+    keys: list[dict[str, Any]] = []
+
+    def ask() -> Mapping[str, str]:
+        keys.append(vended())  # as another thread would
+        return keys_until(2, 900)
+
+    vended = VendedKeys(keys_until(1, 60), ask)
+    vended._known = replace(vended._known, since=vended._known.since - 900)
+    assert vended()["access_key_id"] == "key-2"
+    assert [each["access_key_id"] for each in keys] == ["key-1"]
 
 
 def test_keys_are_renewed_when_they_expire() -> None:

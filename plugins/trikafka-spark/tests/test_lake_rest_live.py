@@ -192,7 +192,7 @@ async def test_catalog_outage_is_logged_once(
             assert await trio.to_thread.run_sync(rows) == RECORDS
             front.mode = "away"
             await add_records(servers, topic, RECORDS, 40, 4)
-            for _ in range(6):  # more than a round asks
+            for _ in range(6):  # a read is tried four times, and a round has several
                 assert await trio.to_thread.run_sync(lambda: refused.acquire(timeout=240))
             front.mode = "open"
             found = 0

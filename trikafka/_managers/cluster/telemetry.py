@@ -95,7 +95,7 @@ class Telemetry:
         self._last_error: Exception | None = None
         self._failing_since: float | None = None
         self._too_large = False  # True once this was logged
-        #: What a broker has refused although its subscriptions may list it.
+        #: Ids of codecs that a broker has refused in a push. Its subscription may still list them.
         self._refused_codecs: set[int] = set()
 
     # --- the identity ---

@@ -447,7 +447,7 @@ class Accumulator(Generic[Ack]):
         most = limits.largest + BATCH_OVERHEAD
         return RecordTooLargeError(
             f"{what} of up to {size} bytes for {topic!r} is larger than {name} ({most}) allows: "
-            f"raise {advice}, or make it smaller"
+            f"raise {advice}, or send less at once"
         )
 
     # First come, first served. Without this rule, a caller with a large record, or with rows of a

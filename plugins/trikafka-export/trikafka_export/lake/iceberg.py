@@ -76,7 +76,9 @@ _STORE = {
 #   its repetition is refused, while the table consists of these very manifests. Or the first
 #   request still holds a lock, which is why its repetition is refused, and succeeds later. So the
 #   removal is postponed (_Refused) until a state of the table lacks the snapshot and has another
-#   one in place of its base. From then on the catalog refuses the late request, too.
+#   one on top of its base. From then on the catalog refuses the late request, too, unless somebody
+#   rolls the table back to that base. If the table has the plan, but its snapshot has expired,
+#   nothing shows whose manifests it consists of, so all of them stay.
 class IcebergLog:
     """The log of a table in an Iceberg catalog."""
 
@@ -313,14 +315,15 @@ class IcebergLog:
 
         def attempt() -> Table | None:
             table = self._known(plan.format)
-            refused[:] = [each for each in refused if not each.tidy(table)]
+            refused[:] = [each for each in refused if not each.tidy(table, plan)]
             if _has(table, plan):
                 return table
             with self._said(f"cannot commit to the table {self.title}"):
                 add(table, refused)
+            refused.pop()  # this one has succeeded
             table = self._known(plan.format)
             for each in refused:
-                each.tidy(table)
+                each.tidy(table, plan)
             self._sync(table)
             return None
 
@@ -389,7 +392,7 @@ class IcebergLog:
 
 
 class _Refused:
-    """A commit that may be refused. Its files stay until the table can no longer have them."""
+    """A commit under way or refused. Its files stay until the table can no longer get them."""
 
     def __init__(self, append: Any) -> None:
         self._snapshot = append.snapshot_id
@@ -397,15 +400,20 @@ class _Refused:
         self._remove = append._clean_all_uncommitted
         append._clean_all_uncommitted = lambda: None
 
-    def tidy(self, table: Table) -> bool:
-        """Remove the files if ``table`` shows that they are not needed; return whether it does.
+    def tidy(self, table: Table, plan: ExportPlan) -> bool:
+        """Remove the files if the table can no longer get them.
 
-        ``table`` is a state that was loaded after the response to the commit.
+        ``table`` is a state that was loaded after the commit was refused. Returns False if a later
+        state has to decide.
         """
-        if table.metadata.snapshot_by_id(self._snapshot) is not None:
+        has_it = table.metadata.snapshot_by_id(self._snapshot) is not None
+        if has_it or (_has(table, plan) and _snapshot_of(table, plan) is None):
             return True
-        current = table.current_snapshot()
-        if (None if current is None else current.snapshot_id) == self._base:
+        # The state may also be older than the base, where several servers serve the catalog.
+        states = [
+            each.snapshot_id for each in ancestors_of(table.current_snapshot(), table.metadata)
+        ]
+        if not states or (self._base is not None and self._base not in states[1:]):
             return False
         self._remove()
         return True

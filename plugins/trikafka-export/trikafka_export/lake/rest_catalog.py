@@ -17,7 +17,13 @@ from urllib.parse import urlsplit
 
 from pyiceberg.catalog.rest import RestCatalog
 from requests import PreparedRequest, Response, Session
-from requests.exceptions import ChunkedEncodingError, ConnectionError, Timeout
+from requests.exceptions import (
+    ChunkedEncodingError,
+    ConnectionError,
+    ProxyError,
+    SSLError,
+    Timeout,
+)
 from urllib3.exceptions import InvalidHeader
 from urllib3.util.retry import Retry
 
@@ -25,17 +31,20 @@ from trikafka import ConfigurationError
 from trikafka.errors.peer_text import peer_text
 
 from ..cut_responses import DELAYS
+from .waiting import responded
 
 #: The limits (milliseconds) for connecting, and for waiting for bytes of a response.
 CONNECTION = "rest.client.connection-timeout-ms"
 SOCKET = "rest.client.socket-timeout-ms"
 _DEFAULTS = {CONNECTION: 10_000, SOCKET: 60_000}
-#: The longest time (seconds) that a server may ask for between two requests (``Retry-After``).
-_LONGEST_PAUSE = 60.0
-#: Responses of a server that has carried out nothing: the rate of requests is too high.
+#: The most seconds that the pauses of one request may take together (``Retry-After``). A call for a
+#: store's keys is one of these requests, and the lease of a destination waits for such keys.
+_MOST_PAUSES = 20.0
+#: Responses that refuse a request because the rate is too high. If a proxy has passed the request
+#: on nevertheless, a commit that is sent again is refused, and the export finds it in the table.
 _REFUSALS = frozenset({429})
 #: Responses after which a request that changes nothing is sent again: of a server that is starting
-#: or stopping, or of a proxy without one.
+#: or stopping, or of a proxy that has no server.
 _OUTAGES = _REFUSALS | {502, 503, 504}
 #: Python objects in error texts. Their addresses differ each time, and an outage is to be reported
 #: once.
@@ -85,32 +94,40 @@ class _Sending:
                 f"{where} cannot be reached: {_reason(error)}", request=request
             ) from error
 
-    # A commit is sent once, unless the server has refused it unseen. With another response it may
-    # still be carried out, so the export first has to look for it in the table.
+    # A commit is sent once, unless the server has refused it before carrying it out. With another
+    # response it may still be carried out, so the export first has to look for it in the table.
     def _patient(self, request: PreparedRequest, given: Mapping[str, Any]) -> Response:
-        """Send a request; send it again after an outage that does not last."""
+        """Send a request, up to four times; return the last response.
+
+        Raises :exc:`trio.Cancelled` after a pause if the caller has abandoned this thread.
+        """
         is_read = request.method in ("GET", "HEAD")
+        left = _MOST_PAUSES
         for delay in DELAYS:
             try:
                 response = self._send(request, **given)
             except (ChunkedEncodingError, ConnectionError) as error:
-                if not is_read or _is_late(error):
+                if not is_read or _lasts(error):
                     raise
                 time.sleep(delay)
                 continue
             pause = max(_asked_pause(response), delay)
-            if (
-                response.status_code not in (_OUTAGES if is_read else _REFUSALS)
-                or pause > _LONGEST_PAUSE
-            ):
+            left -= pause
+            if response.status_code not in (_OUTAGES if is_read else _REFUSALS) or left < 0:
                 return response
             time.sleep(pause)
+            responded()
         return self._send(request, **given)
 
 
 def _is_late(error: Exception) -> bool:
     """Return whether the whole limit has passed, so that another attempt might take as long."""
     return isinstance(error, Timeout) or "timed out" in str(error)
+
+
+def _lasts(error: Exception) -> bool:
+    """Return whether another attempt would fail, too, or take too long."""
+    return _is_late(error) or isinstance(error, ProxyError | SSLError)
 
 
 def _asked_pause(response: Response) -> float:

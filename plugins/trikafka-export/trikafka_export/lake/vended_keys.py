@@ -45,12 +45,21 @@ class VendedKeys:
         keys = self._current()  # once: another thread may renew the keys meanwhile
         return _Keys, (keys.key, keys.secret, keys.token, keys.until, keys.since)
 
+    # Keys are renewed long before they expire, and the catalog may be slow. So one thread asks it,
+    # and the others go on with the keys that they have.
     def _current(self) -> _Keys:
-        with self._asking:
+        keys = self._known
+        if not keys.are_old():
+            return keys
+        if not self._asking.acquire(blocking=keys.until <= time.time()):
+            return keys
+        try:
             keys = self._known
             if keys.are_old():
                 keys = self._known = _Keys.of(self._ask())
             return keys
+        finally:
+            self._asking.release()
 
 
 @dataclass(frozen=True, slots=True)
