@@ -76,9 +76,9 @@ _STORE = {
 #   its repetition is refused, while the table consists of these very manifests. Or the first
 #   request still holds a lock, which is why its repetition is refused, and succeeds later. So the
 #   removal is postponed (_Refused) until a state of the table lacks the snapshot and has another
-#   one on top of its base. From then on the catalog refuses the late request, too, unless somebody
-#   rolls the table back to that base. If the table has the plan, but its snapshot has expired,
-#   nothing shows whose manifests it consists of, so all of them stay.
+#   one on top of its base. From then on the catalog refuses the late request, too, unless the table
+#   is rolled back to that base. If the table has the plan, but its snapshot has expired, nothing
+#   shows whose manifests it consists of, so all of them stay.
 class IcebergLog:
     """The log of a table in an Iceberg catalog."""
 
