@@ -11,7 +11,6 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, different, output_option, pairs
-from .resetting import execute_option
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
@@ -123,7 +122,11 @@ def get(
     help="Remove a setting, with --execute; repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Let the brokers check the changes, and change none.")
-@execute_option
+@click.option(
+    "--execute",
+    is_flag=True,
+    help="Carry out the changes with --delete. Without --delete they are made at once.",
+)
 @output_option
 @common_options
 def set_(
@@ -138,8 +141,9 @@ def set_(
 ) -> None:
     """Change settings of a topic, a broker or a group; leave all others.
 
-    For settings that all brokers share, write '' as the name. With --delete and without --execute
-    nothing is changed: the brokers check the changes, and a table shows the values after them.
+    For settings that all brokers share, write '' as the name. Settings are changed at once. With
+    --delete and without --execute nothing is changed: the brokers check the changes, and a table
+    shows the values after them.
     """
     if name is not None and re.match(_SETTINGS.get(kind, r"[a-z.]+="), name):
         raise click.UsageError(f"which {kind}? {name!r} is a setting: its {kind} comes before it")

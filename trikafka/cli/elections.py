@@ -10,7 +10,7 @@ import click
 from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import known_topics, others
-from .resetting import execute_option, parse_topics, partitions_of, topics_option
+from .resetting import parse_topics, partitions_of, topics_option
 from .tables import PARTITION_COLUMNS, partition_info_json, say, say_json, table_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     help="For partitions without a leader: any live replica, also one that lacks records. The "
     "records that it lacks are lost. Needs --execute.",
 )
-@execute_option
+@click.option(
+    "--execute", is_flag=True, help="Carry out an election with --unclean. Others are held at once."
+)
 @output_option
 @common_options
 def elect(
