@@ -32,8 +32,8 @@ from trikafka.testing import ScriptedCluster
 
 EPSILON = 1e-9
 #: The number of calls at once, for one call of each client with every fault; for one call of each
-#: API with one of the quick faults; and for the other pairs. With ``--at-once 2000`` pytest makes as
-#: many for all: that takes seconds each.
+#: API with one of the quick faults; and for the other pairs. With ``--at-once 2000`` pytest makes
+#: as many for all: that takes seconds each.
 MANY, SEVERAL, SOME = 2000, 400, 20
 #: The most calls with a fault after which each call makes attempt after attempt: an error, or a
 #: refused connection. Such a call takes ten times the processor time.

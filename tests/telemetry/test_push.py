@@ -1,4 +1,4 @@
-"""The pushes of a client's metrics (KIP-714), in virtual time: what is sent, when, and until when."""
+"""The pushes of a client's metrics (KIP-714), in virtual time: what is sent, and when."""
 
 from __future__ import annotations
 

@@ -117,14 +117,19 @@ def test_commit_sent_twice_leaves_the_table_whole(catalog: str, tmp_path: Path) 
     assert log.version(plan) is not None
 
 
-def test_files_of_an_expired_snapshot_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot may expire before the export looks at the table that has its rows."""
-    lake = make_lake("iceberg", tmp_path / "lake")
+def first_plan(path: Path) -> tuple[IcebergLake, TableLog, ExportPlan, list[DataFile]]:
+    """Return a new Iceberg table, its log, and the first plan with its files."""
+    lake = make_lake("iceberg", path / "lake")
     lake.create(columns(lake))
     log = log_of(lake)
     plan = plan_of(pinned(log, lake), 1)
-    files = files_of(lake, log, plan)
     assert isinstance(lake, IcebergLake)
+    return lake, log, plan, files_of(lake, log, plan)
+
+
+def test_files_of_an_expired_snapshot_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot may expire before the export looks at the table that has its rows."""
+    lake, log, plan, files = first_plan(tmp_path)
     known = log._known  # type: ignore[attr-defined]
     looks = []
 
@@ -147,12 +152,7 @@ def test_refused_commit_leaves_no_metadata_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The metadata files of a commit that was refused and repeated are removed."""
-    lake = make_lake("iceberg", tmp_path / "lake")
-    lake.create(columns(lake))
-    log = log_of(lake)
-    plan = plan_of(pinned(log, lake), 1)
-    files = files_of(lake, log, plan)
-    assert isinstance(lake, IcebergLake)
+    lake, log, plan, files = first_plan(tmp_path)
     other, table = lake.table, lake.table
     known, states = log._known, [table]  # type: ignore[attr-defined]
     monkeypatch.setattr(log, "_known", lambda format: states.pop() if states else known(format))

@@ -143,9 +143,11 @@ def test_busy_catalog_gets_a_pause(
     responses: list[tuple[int, str | None]],
     pauses: list[float],
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Reads are repeated after an outage, other requests only if the rate was too high."""
     slept: list[float] = []
+    caplog.set_level("INFO", "trikafka.export")
     monkeypatch.setattr(rest_catalog, "DELAYS", (0.1, 0.4, 1.6))
     monkeypatch.setattr(rest_catalog, "time", SimpleNamespace(sleep=slept.append))
     left = iter(responses)
@@ -160,9 +162,13 @@ def test_busy_catalog_gets_a_pause(
     request = Request(method, "http://catalog/v1/config").prepare()
     found = rest_catalog._Sending(send, (1.0, 1.0))(request)
     assert (found.status_code, slept, list(left)) == (responses[-1][0], pauses, [])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"http://catalog responded with status {status}; the request is sent again in {pause:g} s"
+        for (status, _), pause in zip(responses, pauses, strict=False)
+    ]
 
 
-def test_abandoned_thread_sends_nothing_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abandoned_thread_sends_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cancelled export must not commit minutes later, after the catalog's pauses."""
     monkeypatch.setattr(rest_catalog, "time", SimpleNamespace(sleep=lambda seconds: None))
     sent = []
@@ -188,7 +194,7 @@ def test_abandoned_thread_sends_nothing_after_a_pause(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("kind", [SSLError, ProxyError])
-def test_lasting_fault_of_a_connection_is_raised_at_once(kind: type[Exception]) -> None:
+def test_lasting_fault_is_raised_at_once(kind: type[Exception]) -> None:
     sent = []
 
     def send(request: PreparedRequest, **given: Any) -> Response:

@@ -49,7 +49,8 @@ def main(master: str, archive: str, servers: str, topic: str, target: str, root:
         builder = builder.config("spark.archives", f"{archive}#environment")
         # Workers find the tests' daemon in this folder, and nothing else. With a zip they could not
         # use it: it would import an installed trikafka before the zip is on the path.
-        os.environ["PYTHONPATH"] = folder = str(Path(__file__).parent)
+        folder = str(Path(__file__).parent)
+        os.environ["PYTHONPATH"] = folder
         builder = builder.config("spark.executorEnv.PYTHONPATH", folder)
         for name, value in quick_spark.WORKERS.items():
             builder = builder.config(name, value)

@@ -203,8 +203,8 @@ class _PluginContext:
         # a part that is made later raises an AttributeError, and Python then asks here.
         if name in vars(type(self)):
             raise AttributeError(
-                f"{name!r} does not exist yet, as the client is being opened: keep the context, and "
-                "ask for it later"
+                f"{name!r} does not exist yet, as the client is being opened: keep the context, "
+                "and ask for it later"
             )
         raise AttributeError(f"{name!r} is not part of the contract of a plugin's context")
 

@@ -186,7 +186,7 @@ def _extent(view: memoryview, position: int) -> _Extent | None:
     while len(view) > _CRC.stop:
         base = int.from_bytes(view[_BASE], "big", signed=True)
         size = int.from_bytes(view[_LENGTH], "big", signed=True) + _LENGTH.stop
-        # A message of an older format has its own offset, or the last one of those compressed in it.
+        # A message of an older format has its own offset, or the last of those compressed in it.
         is_batch = view[_FORMAT] >= _BATCHES
         delta = int.from_bytes(view[_DELTA], "big", signed=True) if is_batch else 0
         least = _DELTA.stop if is_batch else _CRC.stop

@@ -8,6 +8,7 @@ whole response.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from trikafka.errors.peer_text import peer_text
 from ..cut_responses import DELAYS
 from .waiting import responded
 
+_log = logging.getLogger("trikafka.export")
 #: The limits (milliseconds) for connecting, and for waiting for bytes of a response.
 CONNECTION = "rest.client.connection-timeout-ms"
 SOCKET = "rest.client.socket-timeout-ms"
@@ -69,10 +71,7 @@ class _Sending:
         self._limits = limits
 
     def __call__(self, request: PreparedRequest, **given: Any) -> Response:
-        address = urlsplit(str(request.url))
-        where = f"{address.scheme}://{address.hostname}" + (
-            f":{address.port}" if address.port else ""
-        )
+        where = _server_of(request)
         try:
             return self._patient(
                 request, {**given, "timeout": given.get("timeout") or self._limits}
@@ -115,9 +114,22 @@ class _Sending:
             left -= pause
             if response.status_code not in (_OUTAGES if is_read else _REFUSALS) or left < 0:
                 return response
+            _log.info(
+                "%s responded with status %d; the request is sent again in %g s",
+                _server_of(request),
+                response.status_code,
+                pause,
+            )
             time.sleep(pause)
             responded()
         return self._send(request, **given)
+
+
+def _server_of(request: PreparedRequest) -> str:
+    """Return the scheme, host and port of a request's address."""
+    address = urlsplit(str(request.url))
+    port = f":{address.port}" if address.port else ""
+    return f"{address.scheme}://{address.hostname}{port}"
 
 
 def _is_late(error: Exception) -> bool:
