@@ -2,7 +2,7 @@
 # ARGS go to what is run: make test ARGS="-k wire", make bench ARGS="--records 100000", make chaos ARGS="--seed 7".
 
 PYTHON ?= python3
-# While a program runs in an environment, nobody makes that anew.
+# scripts/environment.py makes an environment, and not again while a program runs in it.
 DEMO := $(PYTHON) scripts/environment.py run demo
 TEST := $(PYTHON) scripts/environment.py run test
 # Plugins are imported from their folders: a type checker does not follow editable installs.

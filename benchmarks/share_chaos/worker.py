@@ -24,8 +24,8 @@ _HANDLERS = 4
 #: One handler in so many takes up to so many seconds; the others none. The longest take longer than
 #: a lock.
 _TIMES = {500: 2.0, 5_000: 20.0}
-#: The most accepts whose outcome is awaited at once, and for how long (seconds) they are left to
-#: travel with a fetch: whoever waits for an outcome makes acknowledgements travel alone.
+#: The most accepts whose outcome is awaited at once, and the seconds before that wait begins. A
+#: wait sends acknowledgements alone; before it they go out with a fetch.
 _UNHEARD, _TRAVEL = 10_000, 0.1
 
 

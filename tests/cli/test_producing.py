@@ -176,7 +176,7 @@ async def test_report_counts_by_partition(
 
 
 def test_failure_outlives_a_gone_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report that nobody reads does not replace the reason for the failure."""
+    """The failed write of the report does not replace the reason for the failure."""
     reader, writer = os.pipe()
     os.close(reader)
     delivered = Delivered()

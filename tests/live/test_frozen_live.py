@@ -148,8 +148,8 @@ async def test_each_call_keeps_its_limit(cluster: Cluster) -> None:
             finally:
                 await broker.thaw()
             await goes_on(consumer)
-            # Existing connections survive a frozen broker. Were they made anew, so would be one for
-            # many of the 600 calls.
+            # Existing connections survive a frozen broker. A client that dialled again would do so
+            # for many of the 600 calls.
             assert dials.count - connections <= 10
 
 

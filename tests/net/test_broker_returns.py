@@ -79,7 +79,7 @@ async def test_disagreeing_brokers_are_not_logged(
 @pytest.mark.parametrize(
     ("pause", "took"),
     [(4.0, "14.0 s"), (600.0, "10.0 to 610.0 s")],
-    ids=["somebody looked", "nobody looked for long"],
+    ids=["dialled meanwhile", "not dialled for long"],
 )
 async def test_return_has_a_range_if_not_dialled(
     autojump_clock: Clock,

@@ -128,7 +128,7 @@ def test_new_epoch_begins_at_0(
     )
     assert not sequences.possibly_in_flight_at
     assert producer.current == (current if then is not None else None), (
-        "an id whose epochs are used up is asked for anew"
+        "the producer requests a new id when the epochs are used up"
     )
 
 

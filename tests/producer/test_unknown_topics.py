@@ -127,10 +127,10 @@ def test_places_of_unknown_topics_are_bounded() -> None:
         assert not places.look_for((f"u{number}", None), 3.0, version)
     assert not places.look_for(("new", None), 3.0, version)
     assert places.topics == {"new"} | {f"u{number}" for number in range(MOST - 1)}, (
-        "who was told has left"
+        "the topic whose caller got the error is dropped"
     )
     assert not places.look_for(("t", 5), 3.0, version)
-    assert "t" not in places.topics, "nobody has left"
+    assert "t" not in places.topics, "no other topic is dropped"
     places.found("new", 1)
     assert not places.look_for(("t", 5), 3.0, version)
     now, version = 6.0, 3

@@ -342,7 +342,7 @@ def test_a_repetition_ends_with_the_first_lock() -> None:
 
 
 def test_an_answer_after_the_lock_proves_nothing() -> None:
-    """The broker says yes to what lies before its start offset, whoever has accepted it."""
+    """The broker accepts acknowledgements before its start offset from any member."""
     held = Held()
     held.acquired.decide(0, 3, b"\x01")
     request = held.session.acknowledge(1.0)

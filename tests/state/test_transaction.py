@@ -128,11 +128,11 @@ def test_first_record_waits_for_coordinator_in_v1() -> None:
     assert not transaction.admits(T0)
     assert len(asked) == 1
     assert transaction.missing == [T0]
-    assert not transaction.started, "nobody knows of it"
+    assert not transaction.started, "no broker knows of it"
     transaction.adding()
     transaction.added([T0, T1])
     assert transaction.admits(T0)
-    assert transaction.partitions == {T0}, "what nobody asked for is not part of it"
+    assert transaction.partitions == {T0}, "a partition that was not requested is not part of it"
     assert transaction.started
 
 

@@ -144,7 +144,7 @@ async def test_abandoned_ranges_hold_no_records(
     """Ranges that are left early hold no records.
 
     A schema is inferred from the first records of each partition, and all ranges may be paused
-    until the last one is read. Previously each held up to 32 MB of records that it had read ahead.
+    until the last one is read. Previously each kept up to 32 MB of records that it had read ahead.
     """
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
