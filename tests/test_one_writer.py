@@ -112,7 +112,7 @@ MUTATORS = {
     "move_to_end",
 }
 #: Attributes that hold an object of ours, not a container. Its method has a container's name.
-NO_CONTAINERS = {"subscription", "accumulator"}
+NO_CONTAINERS = {"subscription", "accumulator", "session"}
 #: Attributes of the compiled part that have no methods, and the one module that makes and changes
 #: them.
 PARTS = {
@@ -206,7 +206,7 @@ def test_attributes_are_assigned_by_their_module() -> None:
         for name, line, own in written(tree)
         if not own and name not in mine
     ]
-    assert not foreign, "they assign to what is not their own: tell its owner what happened instead"
+    assert not foreign, "they assign to what is not their own: call a method of the owner instead"
 
 
 def test_containers_are_changed_by_their_module() -> None:
@@ -217,7 +217,7 @@ def test_containers_are_changed_by_their_module() -> None:
         for name, line in changed_within(tree)
         if name not in mine
     ]
-    assert not foreign, "they change what is not their own: tell its owner what happened instead"
+    assert not foreign, "they change what is not their own: call a method of the owner instead"
 
 
 def test_no_attribute_is_set_by_its_name() -> None:
@@ -235,7 +235,7 @@ def test_annotated_objects_are_not_assigned_to() -> None:
         for room, tree in trees().items()
         for name, line in written_to_another_class(tree)
     ]
-    assert not foreign, "they assign to what is not their own: tell its owner what happened instead"
+    assert not foreign, "they assign to what is not their own: call a method of the owner instead"
 
 
 def test_signals_are_notified_by_their_owners() -> None:

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 from uuid import UUID
@@ -27,15 +25,14 @@ import trio
 from ..._net.brokers import Brokers
 from ..._net.connection import Connection
 from ..._net.leader_hints import learn_leaders
-from ..._net.reminders import Reminder
 from ..._net.retry import Retry
 from ..._net.signal import Signal
 from ..._net.singleflight import StartSoon
 from ..._state.share.acquired import AcquiredRecords, Holdings
 from ..._state.share.assignment import ShareAssignment
 from ..._state.share.buffer import ShareBuffer
-from ..._state.share.session import ShareRequest, ShareSession, Slice
-from ..._state.share.window import FetchWindow
+from ..._state.share.room import FetchRoom
+from ..._state.share.session import ShareRequest, Slice
 from ..._wire.compression import Codecs
 from ..._wire.share import (
     WITH_RENEWALS,
@@ -65,36 +62,14 @@ from ...interfaces import MetadataManager
 from ...types import Node, TopicPartition
 from ..cluster.metadata import Metadata
 from .acquiring import Piece, Pieces, is_quick, pieces_of
+from .broker import URGENT, ShareBroker
 
 _log = logging.getLogger("trikafka.share")
-#: While records are held, and a broker has been silent for this many seconds, the metadata is asked
-#: for the leaders of their partitions. A new leader gives the records to others at once, while
-#: handlers of this member work on them. This is also the longest pause in fetching after some
-#: leaders have moved.
-_URGENT = 0.08
-#: The longest time (ms) for which a fetch waits while records are held. A broker that stops leading
-#: a partition says so only when a fetch ends. The response is there before :data:`_URGENT` is over,
-#: so a broker that responds spares the metadata the question.
-_WAIT_WHILE_HELD = 60
-#: The most seconds that a far broker's responses may take, apart from their waits, before its
-#: silence counts.
-_FAR = 0.2
-#: By default the controller replaces a broker 9 s after it froze. A broker that has not responded
-#: for this many seconds has no successor, or an election is slow. The metadata is asked less often
-#: then: see :data:`_SELDOM`.
-_ELECTED_BY = 15.0
-#: The seconds between two questions to the metadata after :data:`_ELECTED_BY`.
-_SELDOM = 1.0
 #: After records with a shorter lock (seconds), the next fetch waits. Such records are lost before a
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
 #: The most threads that decode large responses at once.
 _THREADS = 4
-#: A fetch that is this many seconds past its wait keeps no room from other brokers any more: its
-#: broker may be frozen. If that broker responds nevertheless, more records are held than the window
-#: has, until the program has decided the surplus. Releasing the surplus would cost each record one
-#: of its deliveries.
-_LATE = 1.0
 #: The errors by which a broker says that it does not lead the partition any more.
 _LEADS_NO_MORE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 #: The errors after which a broker has no locks of the partition. It discards them when it does not
@@ -107,179 +82,6 @@ _HAS_NO_LOCKS = _LEADS_NO_MORE | {
 }
 #: What the task of a broker does next: fetch, acknowledge, or close the session.
 _Step = Literal["fetch", "acknowledge", "close"]
-
-
-@dataclass(slots=True)
-class _Refusal:
-    """A series of refused acknowledgements of one partition: its last error, and its times."""
-
-    error: TrikafkaError
-    since: float
-    until: float
-
-    @property
-    def seconds(self) -> float:
-        """The time between the first and the last refusal."""
-        return self.until - self.since
-
-
-class _Broker:
-    """One broker: its session, its connection, and what its task has noted."""
-
-    def __init__(self, node_id: int, rests: Retry) -> None:
-        self.node_id = node_id
-        self.session = ShareSession()
-        self._rests = rests  # of partitions that fail
-        self.connection: Connection | None = None
-        self.heard_at = -math.inf  # when it last responded
-        self.takes = 0.0  # the seconds that its last response took, apart from its wait
-        #: By partition: the epoch in which this broker was last known to lead it.
-        self.epochs: dict[SharePartition, int] = {}
-        self.flushes = False  # acknowledgements are to go out now
-        self.fetch_from = -math.inf  # when it may be asked for records again
-        self._logged: set[str] = set()  # the kinds of errors that were logged
-        self.ended = trio.Event()
-        #: When the last usable response to a fetch came, and the errors in it.
-        self.fetched_at: float | None = None
-        self.brought = False  # that response acquired records
-        self.lock = 0.0  # the lock time in the last response, in seconds
-        self.errors: dict[SharePartition, TrikafkaError] = {}
-        #: Until when the partitions of the session rest that fail while others do not.
-        self.rest_until = math.inf
-        #: Why the last request failed; ``None`` if it did not.
-        self.failure: TrikafkaError | None = None
-        #: The partitions whose last acknowledgements the broker did not take.
-        self.refusals: dict[SharePartition, _Refusal] = {}
-        #: Of the log lines about that.
-        self.refusals_logged = Reminder()
-        #: Since when acknowledgements are sent without an outcome; ``None`` if none are.
-        self.without_outcome: float | None = None
-
-    def fetched(
-        self, now: float, errors: dict[SharePartition, TrikafkaError], *, brought: bool, lock: float
-    ) -> None:
-        """Record a usable response to a fetch; ``brought``: it acquired records.
-
-        The error of a partition that rests stays until the partition is fetched again.
-        """
-        self.fetched_at = now
-        self.brought = brought
-        self.lock = lock
-        resting = self.session.resting
-        self.errors = {key: error for key, error in self.errors.items() if key in resting} | errors
-        if not self.errors:
-            self._rests.reset()
-        self.failure = None
-
-    def heard(self, now: float, took: float) -> None:
-        """Record a response of any kind.
-
-        ``took`` is its time in seconds, less the wait that the request allowed. A negative number
-        says nothing about the network: the fetch ended before that wait was over.
-        """
-        self.heard_at = now
-        if took >= 0:
-            self.takes = min(took, _FAR)
-
-    def leads(self, key: SharePartition, epoch: int) -> bool:
-        """Record that this broker leads a partition; return False if another one did meanwhile.
-
-        Each election begins an epoch. So the epoch has grown by two or more if another broker led
-        the partition in between. One more does not prove that: a leader that stays also begins an
-        epoch, as when replicas are reassigned.
-        """
-        stays = epoch <= self.epochs.get(key, epoch) + 1
-        self.epochs[key] = epoch
-        return stays
-
-    def keep_only(self, keys: Collection[SharePartition]) -> None:
-        """Forget the epochs and the refusals of all partitions but these."""
-        self.epochs = {key: epoch for key, epoch in self.epochs.items() if key in keys}
-        self.refusals = {key: each for key, each in self.refusals.items() if key in keys}
-
-    def failed(self, error: TrikafkaError) -> None:
-        """Record a request without a usable response."""
-        self.failure = error
-
-    def sends_acknowledgements(self, now: float) -> None:
-        """Record that a request carries acknowledgements or renewals."""
-        if self.without_outcome is None:
-            self.without_outcome = now
-
-    def refused(self, key: SharePartition, error: TrikafkaError | None, now: float) -> None:
-        """Record why acknowledgements of a partition were not taken; ``None``: they were."""
-        if error is None:
-            self.refusals.pop(key, None)
-        elif (refusal := self.refusals.get(key)) is None:
-            self.refusals[key] = _Refusal(error, now, now)
-        else:
-            refusal.error = error
-            refusal.until = now
-
-    # A refused record is delivered again at the end of its lock. If this member does not get the
-    # record, another one does. Then nothing is left here whose acknowledgement could succeed.
-    def longest_refusal(self, now: float, limit: float) -> _Refusal | None:
-        """Return the longest series of refusals without a success; ``None`` if there is none.
-
-        A series is over ``limit`` seconds after the end of a lock, unless records are held. It is
-        forgotten then: neither a new refusal nor new records continue it.
-        """
-        held = self.session.live_partitions()
-        self.refusals = {
-            key: each
-            for key, each in self.refusals.items()
-            if key in held or now < each.until + self.lock + limit
-        }
-        return max(self.refusals.values(), key=lambda each: each.seconds, default=None)
-
-    def has_outcomes(self) -> None:
-        """Record that nothing sent waits for an outcome."""
-        self.without_outcome = None
-
-    def connected(self, connection: Connection | None) -> None:
-        """Set the connection to the broker."""
-        self.connection = connection
-
-    def pause_fetching(self, until: float) -> None:
-        """Fetch nothing before ``until``."""
-        self.fetch_from = until
-
-    # A partition may fail for hours, such as when the state of its group cannot be loaded. A pause
-    # of all fetches would slow the other partitions to a few records a second.
-    def rest_failing(self, now: float) -> bool:
-        """Let the partitions that fail rest for a while, unless all fail; return whether they do.
-
-        All that rest are fetched again in one request.
-        """
-        failing = self.errors.keys() & self.session.wanted.keys()
-        if not failing or failing == self.session.wanted.keys():
-            return False
-        if not self.session.resting:
-            self.rest_until = now + self._rests.delay()
-        self.session.rest(self.session.resting | failing)
-        return True
-
-    def end_rest(self, now: float) -> float:
-        """End the rest of failing partitions at its time; return when that will be."""
-        if self.rest_until <= now:
-            self.rest_until = math.inf
-            self.session.rest(())
-        return self.rest_until
-
-    def flush(self, wanted: bool) -> None:
-        """Send acknowledgements without waiting for more."""
-        self.flushes = wanted
-
-    def should_log(self, error: TrikafkaError | None) -> bool:
-        """Return whether an error is to be logged; ``None`` records a success."""
-        if error is None:
-            self._logged.clear()
-            return False
-        kind = f"{type(error).__name__} {error.code}"
-        if kind in self._logged:
-            return False
-        self._logged.add(kind)
-        return True
 
 
 class ShareFetcher:
@@ -316,17 +118,19 @@ class ShareFetcher:
         self._codecs = codecs
         # Of threads that decode. The program's own threads may have used up Trio's default limiter.
         self._decoding = trio.CapacityLimiter(_THREADS)
-        self._brokers: dict[int, _Broker] = {}
+        self._brokers: dict[int, ShareBroker] = {}
         # What the partitions were last divided by: the metadata's version and the assignment.
         self._divided: tuple[int, frozenset[SharePartition]] | None = None
         self._names: dict[UUID, str] = {}
         self._unresolved = False  # an assigned partition has no known leader
-        # The brokers that wait for room or for their turn, in this order.
-        self._line: deque[int] = deque()
-        self._window = FetchWindow(config.max_in_flight)
-        self._reserved = 0  # the records that fetches in flight may bring
-        # The brokers with a fetch in flight that is not late: its room, and when it will be late.
-        self._fetching: dict[int, tuple[int, float]] = {}
+        self._room = FetchRoom(
+            buffer,
+            holdings,
+            most=config.max_in_flight,
+            acquire=config.acquire,
+            max_wait_ms=config.fetch_max_wait_ms,
+            linger_ms=config.ack_linger_ms,
+        )
         self._resting = 0  # tasks that wait for something to do
         self._settled = Signal()
         self._lock_scope = trio.CancelScope()
@@ -392,10 +196,10 @@ class ShareFetcher:
                 await self._deliver.wait()
                 continue
             now = trio.current_time()
-            asks_at = min(_asks_at(broker, held, asked_at, now) for broker, held in holders)
+            asks_at = min(broker.asks_at(held, asked_at, now) for broker, held in holders)
             if now < asks_at:
                 # Another broker may fall silent, or give records, meanwhile.
-                await trio.sleep_until(min(asks_at, now + _URGENT))
+                await trio.sleep_until(min(asks_at, now + URGENT))
                 continue
             asked_at = now
             with suppress(TrikafkaError):
@@ -426,7 +230,7 @@ class ShareFetcher:
             else:
                 shares.setdefault(leader, []).append(key)
         for node_id in shares.keys() - self._brokers.keys():
-            broker = self._brokers[node_id] = _Broker(node_id, Retry(self._config))
+            broker = self._brokers[node_id] = ShareBroker(node_id, Retry(self._config))
             self._start_soon(self._serve, broker)
         changed = False
         for node_id, broker in self._brokers.items():
@@ -462,7 +266,7 @@ class ShareFetcher:
 
     # --- one broker ---
 
-    async def _serve(self, broker: _Broker) -> None:
+    async def _serve(self, broker: ShareBroker) -> None:
         retry = Retry(self._config)
         try:
             while True:
@@ -489,15 +293,14 @@ class ShareFetcher:
 
     # The leaders of several partitions often move together, but not in the same moment. Only the
     # next response reports the others, whose locks are lost meanwhile.
-    def _pause(self, broker: _Broker, delay: float) -> float:
+    def _pause(self, broker: ShareBroker, delay: float) -> float:
         """Return how long a broker is not fetched from after a response with errors."""
         moved = any(error.code in _LEADS_NO_MORE for error in broker.errors.values())
-        return min(delay, _URGENT) if moved and broker.session.live_partitions() else delay
+        return min(delay, URGENT) if moved and broker.session.live_partitions() else delay
 
     async def _rest(self, until: float) -> None:
         # A decision that makes room wakes the tasks that rest: see `Holdings.wake_at`.
-        enough = self._window.size // 2 - self._reserved
-        self._holdings.wake_at(enough, self._made_room)
+        self._holdings.wake_at(self._room.enough, self._made_room)
         self._resting += 1
         try:
             with trio.move_on_at(until):
@@ -510,17 +313,17 @@ class ShareFetcher:
     # Once is enough: a task that is woken, and finds nothing to do, asks again. The program decides
     # some thousand records more before the task runs, and each would cost a call.
     def _made_room(self) -> None:
-        if self._room():
+        if self._room.now_free():
             self._wake.notify()
             self._holdings.wake_no_more()
 
-    def _next(self, broker: _Broker) -> tuple[_Step | None, float]:
+    def _next(self, broker: ShareBroker) -> tuple[_Step | None, float]:
         """Return what to do now; if nothing, the time at which to look again."""
         session = broker.session
         now = trio.current_time()
         session.expire(now)
         rests_until = broker.end_rest(now)
-        late_at = self._pass_over_late(now)
+        late_at = self._room.pass_over_late(now)
         if self._closing:
             return ("close" if session.is_open else None), math.inf
         # A fetch carries acknowledgements as well, but its response may take fetch_max_wait_ms. A
@@ -534,7 +337,7 @@ class ShareFetcher:
                 return "close", now
         elif broker.fetch_from > now:
             self._leave_line(broker)
-        elif self._may_fetch(broker):
+        elif self._room.may_fetch(broker.node_id):
             return "fetch", now
         due = session.pending_since + self._config.ack_linger_ms / 1000
         if due <= now:
@@ -542,67 +345,11 @@ class ShareFetcher:
         again_at = min(due, session.renew_at(), late_at, rests_until)
         return None, min(again_at, broker.fetch_from) if broker.fetch_from > now else again_at
 
-    def _pass_over_late(self, now: float) -> float:
-        """Count the fetches that are late no more; return when the next one will be late."""
-        for node_id in [each for each, (_, at) in self._fetching.items() if at <= now]:
-            self._fetch_ended(node_id)
-        return min((at for _, at in self._fetching.values()), default=math.inf)
-
-    def _fetch_ended(self, node_id: int) -> None:
-        room, _ = self._fetching.pop(node_id, (0, 0.0))
-        self._reserved -= room
-
-    def _may_fetch(self, broker: _Broker) -> bool:
-        """Return whether there is room and it is this broker's turn; if not, add it to the line."""
-        # Brokers that wait for room are served in the order of their arrival. Otherwise a broker
-        # whose fetches end early would take the room of all others each time.
-        if broker.node_id not in self._line:
-            self._line.append(broker.node_id)
-        return self._line[0] == broker.node_id and self._room() > 0
-
-    def _leave_line(self, broker: _Broker) -> None:
-        if broker.node_id in self._line:
-            self._line.remove(broker.node_id)
+    def _leave_line(self, broker: ShareBroker) -> None:
+        if self._room.leave_line(broker.node_id):
             self._wake.notify()
 
-    def _room(self) -> int:
-        """Return how many records may be fetched now; 0 while it is better to wait."""
-        if self._config.acquire == "records" and self._fetching:
-            return 0
-        return self._free(self._reserved)
-
-    def _free(self, reserved: int) -> int:
-        holdings = self._holdings
-        # Each fetch of a damaged partition brings another error, and no record that is held.
-        if self._buffer.errors:
-            return 0
-        room = self._window.size - holdings.held - reserved
-        # While records wait to be delivered, a fetch of a few more would be a waste. When none
-        # wait, a handler may be idle, and a single record is worth a fetch.
-        if holdings.buffered and room < self._window.size / 2:
-            return 0
-        return max(0, room)
-
-    def _share(self, broker: _Broker) -> tuple[int, int]:
-        """Return how many records a broker's fetch may bring, and how long (ms) it may wait."""
-        active = sum(bool(broker.session.wanted) for broker in self._brokers.values()) or 1
-        wait = self._config.fetch_max_wait_ms
-        # An acknowledgement that is made while a fetch waits for records has to wait with it: a
-        # session has one request at a time. So a fetch waits for as long as the program has been at
-        # work on what it has, which at most doubles the time of a record.
-        if self._holdings.held:
-            at_work = 1000 * (trio.current_time() - self._holdings.received_at)
-            wait = min(wait, max(at_work, self._config.ack_linger_ms, 1), _WAIT_WHILE_HELD)
-        one_by_one = self._config.acquire == "records" or self._window.size < active
-        if one_by_one:
-            # A broker whose last response brought records probably has more. While it waits in
-            # line, a fetch from another broker must not wait for records.
-            if any(self._brokers[each].brought for each in self._line if each != broker.node_id):
-                return self._room(), 1
-            return self._room(), int(wait / active)
-        return min(self._room(), -(-self._window.size // active)), int(wait)
-
-    async def _exchange(self, broker: _Broker, step: _Step) -> bool:
+    async def _exchange(self, broker: ShareBroker, step: _Step) -> bool:
         """Make one request and take its response in; return whether to go on at once."""
         node = self._metadata.snapshot.nodes.get(broker.node_id)
         # A broker may be missing from the metadata for a moment: it was fenced, or another broker
@@ -636,7 +383,7 @@ class ShareFetcher:
         except TrikafkaError as error:
             return self._failed(broker, error)
 
-    def _connected(self, broker: _Broker, connection: Connection) -> None:
+    def _connected(self, broker: ShareBroker, connection: Connection) -> None:
         """Use another connection. The session of the previous one has ended with it."""
         if broker.connection is not None:
             broker.connection.close()
@@ -644,7 +391,7 @@ class ShareFetcher:
         broker.session.lost(KafkaConnectionError("the connection was replaced"))
         connection.when_ended(lambda error: self._disconnected(broker, connection, error))
 
-    def _disconnected(self, broker: _Broker, connection: Connection, error: Exception) -> None:
+    def _disconnected(self, broker: ShareBroker, connection: Connection, error: Exception) -> None:
         # The broker releases what this member holds when the connection ends. So open blocks end
         # now, and not when the next request fails.
         if broker.connection is not connection:
@@ -656,7 +403,7 @@ class ShareFetcher:
             )
         self._changed()
 
-    def _failed(self, broker: _Broker, error: TrikafkaError) -> bool:
+    def _failed(self, broker: ShareBroker, error: TrikafkaError) -> bool:
         """Record that there is no usable response; return whether to continue at once."""
         known = broker.session.is_open
         if isinstance(error, ShareSessionError):
@@ -682,7 +429,7 @@ class ShareFetcher:
     # Most faults of a broker's own pass, and the fetches go on, as those of Java's consumers. An
     # error of a receive would end a worker for one of them. One that stays is in health(), as any
     # partition without progress.
-    def _report(self, broker: _Broker, error: TrikafkaError) -> None:
+    def _report(self, broker: ShareBroker, error: TrikafkaError) -> None:
         """Log an error once; have a receive raise it if it will not pass."""
         self.last_error = error
         if not broker.should_log(error):
@@ -696,13 +443,16 @@ class ShareFetcher:
 
     # --- requests ---
 
-    async def _fetch(self, broker: _Broker, node: Node, connection: Connection) -> bool:
+    async def _fetch(self, broker: ShareBroker, node: Node, connection: Connection) -> bool:
         config = self._config
         session = broker.session
         sent = trio.current_time()
-        room, wait = self._share(broker)
-        if self._line:
-            self._line.popleft()
+        room, wait = self._room.limits(
+            broker.node_id,
+            sum(bool(each.session.wanted) for each in self._brokers.values()) or 1,
+            {node_id for node_id, each in self._brokers.items() if each.brought},
+            sent,
+        )
         request = session.fetch(sent)
         if request.awaited:
             broker.sends_acknowledgements(sent)
@@ -715,15 +465,14 @@ class ShareFetcher:
             by_record=config.acquire == "records",
             forgotten=request.forgotten,
         )
-        self._reserved += room
-        self._fetching[broker.node_id] = (room, sent + wait / 1000 + _LATE)
+        self._room.fetch_begun(broker.node_id, room, sent + wait / 1000)
         self._wake.notify()  # the next one in line may have room, too
         try:
             response: ShareFetchResponse = await connection.request(
                 message, config.request_timeout + wait / 1000
             )
         finally:
-            self._fetch_ended(broker.node_id)
+            self._room.fetch_ended(broker.node_id)
         self._check(broker, request, response, node, sent, wait / 1000)
         if response.error_code:
             return False
@@ -775,7 +524,7 @@ class ShareFetcher:
         return fine and (news or not early)
 
     async def _acknowledge(
-        self, broker: _Broker, node: Node, connection: Connection, *, closes: bool
+        self, broker: ShareBroker, node: Node, connection: Connection, *, closes: bool
     ) -> bool:
         session = broker.session
         sent = trio.current_time()
@@ -813,7 +562,7 @@ class ShareFetcher:
 
     def _check(
         self,
-        broker: _Broker,
+        broker: ShareBroker,
         request: ShareRequest,
         response: ShareFetchResponse | ShareAcknowledgeResponse,
         node: Node,
@@ -847,7 +596,7 @@ class ShareFetcher:
 
     def _responded(
         self,
-        broker: _Broker,
+        broker: ShareBroker,
         request: ShareRequest,
         response: ShareFetchResponse | ShareAcknowledgeResponse,
         sent: float,
@@ -862,7 +611,7 @@ class ShareFetcher:
 
     def _outcomes(
         self,
-        broker: _Broker,
+        broker: ShareBroker,
         request: ShareRequest,
         parts: Iterable[tuple[SharePartition, int, str | None]],
         sent: float,
@@ -882,7 +631,7 @@ class ShareFetcher:
 
     def _outcome(
         self,
-        broker: _Broker,
+        broker: ShareBroker,
         request: ShareRequest,
         key: SharePartition,
         code: int,
@@ -913,7 +662,7 @@ class ShareFetcher:
     # the same records again and again, and nothing would say why.
     def _refused(
         self,
-        broker: _Broker,
+        broker: ShareBroker,
         keys: Collection[SharePartition],
         error: TrikafkaError,
         *,
@@ -938,7 +687,7 @@ class ShareFetcher:
 
     # The new leader gives the records to others, maybe before this member learns which broker that
     # is.
-    def _lose_discarded(self, broker: _Broker, key: SharePartition, code: int) -> None:
+    def _lose_discarded(self, broker: ShareBroker, key: SharePartition, code: int) -> None:
         """Lose the locks of a partition that a broker has discarded, by its error."""
         name = self.name(key)
         who = f"broker {broker.node_id}, which held it,"
@@ -948,7 +697,7 @@ class ShareFetcher:
             why = f"{who} has no locks of {name} now ({ErrorCode(code).name})"
         broker.session.lose_partition(key, why)
 
-    def _partition_failed(self, broker: _Broker, part: ShareFetchedPartition) -> TrikafkaError:
+    def _partition_failed(self, broker: ShareBroker, part: ShareFetchedPartition) -> TrikafkaError:
         detail = f": {peer_text(part.error_message)}" if part.error_message else ""
         error = from_code(
             part.error_code, f"partition {self.name(part.key)}{detail}", operation="Read"
@@ -971,7 +720,7 @@ class ShareFetcher:
 
     async def _acquired(
         self,
-        broker: _Broker,
+        broker: ShareBroker,
         part: ShareFetchedPartition,
         sent: float,
         lock: float,
@@ -1021,7 +770,7 @@ class ShareFetcher:
 
     def _take(
         self,
-        broker: _Broker,
+        broker: ShareBroker,
         key: SharePartition,
         tp: TopicPartition,
         piece: Piece,
@@ -1049,18 +798,18 @@ class ShareFetcher:
             return
         self._buffer.put(acquired)
 
-    def _queue(self, broker: _Broker, acquired: AcquiredRecords, start: int, stop: int) -> None:
+    def _queue(self, broker: ShareBroker, acquired: AcquiredRecords, start: int, stop: int) -> None:
         first = broker.session.pending_since == math.inf
         broker.session.queue(acquired, start, stop, trio.current_time())
         # For the first acknowledgement, a waiting task must set its timer. A later one matters to
         # it only if it makes room.
-        if self._resting and (first or self._room()):
+        if self._resting and (first or self._room.now_free()):
             self._wake.notify()
 
     def _decided(self, piece: Piece, came: float) -> None:
         # Offsets without records are decided here, which says nothing of the program's speed.
         if piece.verdict is None:
-            self._window.done(trio.current_time() - came)
+            self._room.decided(trio.current_time() - came)
 
     def _changed(self) -> None:
         """Wake what may have something to do: room, an outcome, a lost lock."""
@@ -1081,7 +830,7 @@ class ShareFetcher:
 
         While the program holds all that it may, nothing has to be fetched.
         """
-        if self._free(0) == 0:
+        if self._room.is_full():
             return now, str
         leader = self._leader(key)
         broker = None if leader is None else self._brokers.get(leader)
@@ -1166,17 +915,6 @@ class ShareFetcher:
             for broker in self._brokers.values():
                 broker.session.lost(KafkaConnectionError("the share consumer was closed"))
             self._settled.notify()
-
-
-def _asks_at(
-    broker: _Broker, held: Collection[SharePartition], asked_at: float, now: float
-) -> float:
-    """Return when to ask the metadata for leaders because a broker does not name them."""
-    if any(key not in broker.session.wanted for key in held):
-        return asked_at + _URGENT
-    silent = broker.session.in_flight is not None and now >= broker.heard_at + _ELECTED_BY
-    again_at = asked_at + (_SELDOM if silent else _URGENT)
-    return max(broker.heard_at + broker.takes + _URGENT, again_at)
 
 
 def _acknowledge_error(

@@ -1,0 +1,155 @@
+"""Which broker may be fetched from now, for how many records, and for how long. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection
+from typing import Literal
+
+from .acquired import Holdings
+from .buffer import ShareBuffer
+from .window import FetchWindow
+
+#: A fetch that is this many seconds past its wait keeps no room from other brokers any more: its
+#: broker may be frozen. If that broker responds nevertheless, more records are held than the window
+#: has, until the program has decided the surplus. Releasing the surplus would cost each record one
+#: of its deliveries.
+_LATE = 1.0
+#: The longest time (ms) for which a fetch waits while records are held. A broker that stops leading
+#: a partition says so only when a fetch ends. The fetch manager asks the metadata for the leaders
+#: after 80 ms without a response, so a broker that responds in time spares that question.
+_WAIT_WHILE_HELD = 60
+
+
+class FetchRoom:
+    """The room for records that the fetches of all brokers share, and the line of those that wait.
+
+    Args:
+        buffer: The records that are not delivered yet.
+        holdings: The numbers of held records.
+        most: The setting ``max_in_flight``.
+        acquire: The setting ``acquire``.
+        max_wait_ms: The setting ``fetch_max_wait_ms``.
+        linger_ms: The setting ``ack_linger_ms``.
+    """
+
+    def __init__(
+        self,
+        buffer: ShareBuffer,
+        holdings: Holdings,
+        *,
+        most: int,
+        acquire: Literal["batches", "records"],
+        max_wait_ms: float,
+        linger_ms: float,
+    ) -> None:
+        self._buffer = buffer
+        self._holdings = holdings
+        self._by_record = acquire == "records"
+        self._max_wait_ms = max_wait_ms
+        self._linger_ms = linger_ms
+        self._window = FetchWindow(most)
+        # The brokers that wait for room or for their turn, in this order.
+        self._line: deque[int] = deque()
+        self._reserved = 0  # the records that fetches in flight may bring
+        # The brokers with a fetch in flight that is not late: its room, and when it will be late.
+        self._fetching: dict[int, tuple[int, float]] = {}
+
+    # --- the line ---
+
+    def may_fetch(self, node_id: int) -> bool:
+        """Return whether there is room and it is this broker's turn; if not, add it to the line."""
+        # Brokers that wait for room are served in the order of their arrival. Otherwise a broker
+        # whose fetches end early would take the room of all others each time.
+        if node_id not in self._line:
+            self._line.append(node_id)
+        return self._line[0] == node_id and self.now_free() > 0
+
+    def leave_line(self, node_id: int) -> bool:
+        """Remove a broker from the line; return whether others may have their turn now."""
+        if node_id not in self._line:
+            return False
+        self._line.remove(node_id)
+        return True
+
+    # --- how much, and for how long ---
+
+    def now_free(self) -> int:
+        """Return how many records may be fetched now; 0 while it is better to wait."""
+        if self._by_record and self._fetching:
+            return 0
+        return self._free(self._reserved)
+
+    def is_full(self) -> bool:
+        """Return whether nothing could be fetched even if no fetch were in flight."""
+        return self._free(0) == 0
+
+    @property
+    def enough(self) -> int:
+        """The number of held records at which there is room for a next fetch."""
+        return self._window.size // 2 - self._reserved
+
+    def limits(
+        self, node_id: int, active: int, brought: Collection[int], now: float
+    ) -> tuple[int, int]:
+        """Return how many records a broker's fetch may bring, and how long (ms) it may wait.
+
+        Args:
+            node_id: The broker.
+            active: The number of brokers that are fetched from.
+            brought: The brokers whose last response brought records.
+            now: The current time.
+        """
+        wait = self._max_wait_ms
+        # An acknowledgement that is made while a fetch waits for records has to wait with it: a
+        # session has one request at a time. So a fetch waits for as long as the program has been at
+        # work on what it has, which at most doubles the time of a record.
+        if self._holdings.held:
+            at_work = 1000 * (now - self._holdings.received_at)
+            wait = min(wait, max(at_work, self._linger_ms, 1), _WAIT_WHILE_HELD)
+        if self._by_record or self._window.size < active:
+            # A broker whose last response brought records probably has more. While it waits in
+            # line, a fetch from another broker must not wait for records.
+            if any(each in brought for each in self._line if each != node_id):
+                return self.now_free(), 1
+            return self.now_free(), int(wait / active)
+        return min(self.now_free(), -(-self._window.size // active)), int(wait)
+
+    # --- what happens ---
+
+    def fetch_begun(self, node_id: int, room: int, ends: float) -> None:
+        """Record that a broker fetches up to ``room`` records, and waits for them until ``ends``.
+
+        The broker is the first in the line, and leaves it.
+        """
+        if self._line:
+            self._line.popleft()
+        self._reserved += room
+        self._fetching[node_id] = (room, ends + _LATE)
+
+    def fetch_ended(self, node_id: int) -> None:
+        """Record that a broker's fetch has ended."""
+        room, _ = self._fetching.pop(node_id, (0, 0.0))
+        self._reserved -= room
+
+    def pass_over_late(self, now: float) -> float:
+        """Keep no more room for fetches that are late; return when the next one will be late."""
+        for node_id in [each for each, (_, at) in self._fetching.items() if at <= now]:
+            self.fetch_ended(node_id)
+        return min((at for _, at in self._fetching.values()), default=math.inf)
+
+    def decided(self, seconds: float) -> None:
+        """Record that records of one response were all decided, ``seconds`` after they came."""
+        self._window.done(seconds)
+
+    def _free(self, reserved: int) -> int:
+        # Each fetch of a damaged partition brings another error, and no record that is held.
+        if self._buffer.errors:
+            return 0
+        room = self._window.size - self._holdings.held - reserved
+        # While records wait to be delivered, a fetch of a few more would be a waste. When none
+        # wait, a handler may be idle, and a single record is worth a fetch.
+        if self._holdings.buffered and room < self._window.size / 2:
+            return 0
+        return max(0, room)
