@@ -19,7 +19,7 @@ import trio
 from netting import connected, metadata_request
 from test_large_responses import metadata_of
 
-from trikafka._managers.cluster.metadata import read_metadata
+from trikafka._managers.cluster.metadata_responses import read_metadata
 from trikafka._net import decoding
 from trikafka._net.decoding import use_up, worked_out
 

@@ -12,7 +12,7 @@ from netting import connected, metadata_request
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka._managers.cluster.metadata import read_metadata
+from trikafka._managers.cluster.metadata_responses import read_metadata
 from trikafka._net.decoding import busy
 from trikafka._wire.fetch import read_fetch_response
 from trikafka.errors import DamagedResponseError

@@ -18,7 +18,7 @@ import trio
 from kafka.protocol.metadata import MetadataRequest
 
 from ..._managers.cluster.builtin import Builtin
-from ..._managers.cluster.metadata import read_metadata
+from ..._managers.cluster.metadata_responses import read_metadata
 from ..._net.deadlines import GRACE, RunningCall, check_timeout, run_call
 from ..._net.gather import all_of
 from ..._wire.extra_messages import (

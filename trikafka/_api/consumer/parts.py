@@ -9,7 +9,7 @@ from uuid import UUID
 import trio
 from kafka.protocol.metadata import MetadataRequest
 
-from ..._managers.cluster.metadata import read_metadata
+from ..._managers.cluster.metadata_responses import read_metadata
 from ..._managers.group.listener_invoker import RebalanceListenerInvoker, check_listener
 from ..._managers.group.membership_events import MembershipEvents
 from ..._managers.group.rebalance_times import RebalanceTimes

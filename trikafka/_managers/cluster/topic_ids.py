@@ -8,7 +8,7 @@ from uuid import UUID
 from kafka.protocol.metadata import MetadataRequest
 
 from ...interfaces import ClusterSnapshot, MetadataManager
-from .metadata import read_metadata
+from .metadata_responses import read_metadata
 
 #: The first version of Metadata that can be asked by topic id (KIP-516).
 _BY_ID = 12
