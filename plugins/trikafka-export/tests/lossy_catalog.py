@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -39,6 +39,24 @@ class LateCatalog(SqlCatalog):
             late, self._late = self._late, None
             super().commit_table(*late)
         return super().commit_table(table, requirements, updates)
+
+
+class FaultyCatalog(SqlCatalog):
+    """A catalog whose commits end with an error, and are carried out or not."""
+
+    #: The outcome of each further commit: an error, and whether the commit is carried out.
+    script: ClassVar[list[tuple[Exception, bool]]] = []
+    #: The requests for commits, also those of the script.
+    requests: ClassVar[list[Any]] = []
+
+    def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
+        self.requests.append(updates)
+        if not self.script:
+            return super().commit_table(table, requirements, updates)
+        error, is_carried_out = self.script.pop(0)
+        if is_carried_out:
+            super().commit_table(table, requirements, updates)
+        raise error
 
 
 class VendingCatalog(SqlCatalog):

@@ -18,7 +18,16 @@ import pytest
 import trio
 import trio.testing
 from lakes import IcebergLake, Lake, StoredDelta, make_lake
+from lossy_catalog import FaultyCatalog
+from pyiceberg.exceptions import (
+    CommitStateUnknownException,
+    ForbiddenError,
+    ServerError,
+    ServiceUnavailableError,
+)
+from requests.exceptions import ConnectionError, Timeout
 from s3_server import S3Server
+from sqlalchemy.exc import OperationalError
 from trikafka_export.directory_store import DirectoryStore
 from trikafka_export.lake.columns import TableColumns, table_schema
 from trikafka_export.lake.delta import DeltaLog
@@ -161,13 +170,103 @@ def test_refused_commit_leaves_no_metadata_files(
     )
     log.commit(plan, files)
     assert offsets(lake) == [*range(10), 99]
+    used, found = metadata_files(lake)
+    assert used == found
+
+
+UNKNOWN = CommitStateUnknownException("InternalServerError: try later")
+FAULTS = {
+    "unknown": UNKNOWN,
+    "away": ServiceUnavailableError("closed for a while"),
+    "no server": ServerError("bandwidth limit exceeded"),
+    "cut": ConnectionError("http://catalog cannot be reached: Connection reset by peer"),
+    "database": OperationalError("COMMIT", {}, Exception("server closed the connection")),
+}
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergLake:
+    """Return a table whose catalog has the faults of a script."""
+    monkeypatch.setattr("trikafka_export.cut_responses.DELAYS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("trikafka_export.lake.table_log.DELAYS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(FaultyCatalog, "script", [])
+    monkeypatch.setattr(FaultyCatalog, "requests", [])
+    made = make_lake("iceberg", tmp_path / "lake")
+    assert isinstance(made, IcebergLake)
+    return made
+
+
+def faulty_log(lake: IcebergLake) -> TableLog:
+    return log_of(
+        lake, **{"catalog.type": "", "catalog.py-catalog-impl": "lossy_catalog.FaultyCatalog"}
+    )
+
+
+def metadata_files(lake: IcebergLake) -> tuple[set[str], set[str]]:
+    """Return the names of the metadata files that the snapshots use, and of those on the disk."""
     used = {Path(each.manifest_list).name for each in lake.table.snapshots()}
-    used |= {
-        Path(each.manifest_path).name
-        for snapshot in lake.table.snapshots()
-        for each in snapshot.manifests(lake.table.io)
-    }
-    assert {path.name for path in (lake.root / "metadata").glob("*.avro")} == used
+    for snapshot in lake.table.snapshots():
+        used |= {Path(each.manifest_path).name for each in snapshot.manifests(lake.table.io)}
+    return used, {path.name for path in (lake.root / "metadata").glob("*.avro")}
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_doubtful_commit_is_looked_up(
+    fault: str, is_carried_out: bool, faulty: IcebergLake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A commit that ends with an error is committed again only if the table lacks it."""
+    caplog.set_level("INFO", "trikafka.export")
+    faulty.create(columns(faulty))
+    log = faulty_log(faulty)
+    format = pinned(log, faulty)
+    first, second = plan_of(format, 1), plan_of(format, 2)
+    log.commit(first, files_of(faulty, log, first))
+    FaultyCatalog.script.append((FAULTS[fault], is_carried_out))
+    log.commit(second, files_of(faulty, log, second))
+    assert offsets(faulty) == [*range(20)]
+    assert len(FaultyCatalog.requests) == (2 if is_carried_out else 3)
+    used, found = metadata_files(faulty)
+    assert used == found
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("cannot commit to the table shop.flights: ")
+    assert said.endswith(
+        "; the export looks for plan 2 in the table in 0 s, and commits it if it is not there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "commits"), [(UNKNOWN, 4), (Timeout("late"), 1), (ForbiddenError("no"), 1)]
+)
+@pytest.mark.parametrize("is_carried_out", [True, False])
+def test_doubtful_commits_have_a_bound(
+    error: Exception, commits: int, is_carried_out: bool, faulty: IcebergLake
+) -> None:
+    """After the last error, the table decides; the files of the commits stay."""
+    faulty.create(columns(faulty))
+    log = faulty_log(faulty)
+    plan = plan_of(pinned(log, faulty), 1)
+    files = files_of(faulty, log, plan)
+    FaultyCatalog.script += [(error, False)] * (commits - 1) + [(error, is_carried_out)]
+    if is_carried_out:
+        log.commit(plan, files)
+        assert offsets(faulty) == [*range(10)]
+    else:
+        with pytest.raises(ExportError, match="cannot commit to the table"):
+            log.commit(plan, files)
+        assert len(metadata_files(faulty)[1]) == 2 * commits, "a list and a manifest each"
+    assert len(FaultyCatalog.requests) == commits
+    log.commit(plan, files)
+    assert offsets(faulty) == [*range(10)]
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False])
+def test_doubtful_creation_is_repeated(is_carried_out: bool, faulty: IcebergLake) -> None:
+    log = faulty_log(faulty)
+    FaultyCatalog.script.append((UNKNOWN, is_carried_out))
+    plan = plan_of(pinned(log, faulty), 1)
+    log.commit(plan, files_of(faulty, log, plan))
+    assert offsets(faulty) == [*range(10)]
 
 
 def test_replaced_column_refuses_the_commit(lake: Lake) -> None:
@@ -276,6 +375,42 @@ async def test_silent_catalog_is_an_error(
         ):
             async with sink:
                 pass
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False])
+@pytest.mark.parametrize(
+    "why", ["request or response body error", "operation timed out", "retry timeout: 180s"]
+)
+def test_doubtful_commit_to_delta_is_looked_up(
+    why: str, is_carried_out: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of which the response was cut is repeated; after other errors the table decides."""
+    import deltalake
+
+    monkeypatch.setattr("trikafka_export.lake.table_log.DELAYS", (0.0, 0.0, 0.0))
+    lake = make_lake("delta", tmp_path / "lake")
+    lake.root.mkdir(parents=True)
+    log = log_of(lake)
+    plan = plan_of(pinned(log, lake), 1)
+    files = files_of(lake, log, plan)
+    commit = deltalake.DeltaTable.create_write_transaction
+    commits = []
+
+    def lose(*args: Any, **options: Any) -> None:
+        commits.append(1)
+        if is_carried_out or len(commits) > 1:
+            commit(*args, **options)
+        if len(commits) == 1:
+            raise OSError(f"Generic S3 error: PUT http://store/x: {why}")
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", lose)
+    if is_carried_out or why.startswith("request"):
+        log.commit(plan, files)
+        assert offsets(lake) == [*range(10)]
+    else:
+        with pytest.raises(ExportError, match="cannot commit to the Delta table"):
+            log.commit(plan, files)
+    assert len(commits) == (2 if why.startswith("request") and not is_carried_out else 1)
 
 
 @pytest.mark.parametrize("kind", ["forgetful", "broken"])

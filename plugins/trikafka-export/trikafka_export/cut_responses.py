@@ -26,20 +26,34 @@ def uncut(function: Callable[[], T]) -> T:
 
     Only for functions whose requests may be carried out twice.
     """
+    return retried(function, is_cut)
+
+
+def retried(function: Callable[[], T], may_pass: Callable[[BaseException], bool]) -> T:
+    """Return the result of ``function``, which is called again after errors that may pass."""
     delays = iter(DELAYS)
     while True:
         try:
             return function()
         except Exception as error:
-            wait_after_cut(error, delays)
+            _wait(error, delays, may_pass)
 
 
 def wait_after_cut(error: Exception, delays: Iterator[float]) -> None:
     """Wait before the next attempt; raise the error if it is another one or no attempt is left."""
-    text = str(error)
-    _, sign, why = text.partition(_SIGN)  # object names stand before the sign
-    is_cut = bool(sign) and not _TOO_LATE.search(why)
-    delay = next(delays, None) if is_cut else None
+    _wait(error, delays, is_cut)
+
+
+def _wait(
+    error: Exception, delays: Iterator[float], may_pass: Callable[[BaseException], bool]
+) -> None:
+    delay = next(delays, None) if may_pass(error) else None
     if delay is None:
         raise error
     time.sleep(delay)
+
+
+def is_cut(error: BaseException) -> bool:
+    """Return whether an error of these libraries means that a response was cut."""
+    _, sign, why = str(error).partition(_SIGN)  # object names stand before the sign
+    return bool(sign) and not _TOO_LATE.search(why)

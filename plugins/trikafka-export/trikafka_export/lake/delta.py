@@ -25,7 +25,7 @@ from trikafka import ConfigurationError, ExportError
 from trikafka.config.secrets import holds_secret, plain
 from trikafka.interfaces import ExportPlan, WrittenFile
 
-from ..cut_responses import uncut
+from ..cut_responses import is_cut, uncut
 from ..object_address import ObjectAddress
 from ..store import ExportStore
 from .abandoned_plans import refuse_abandoned
@@ -292,17 +292,16 @@ class DeltaLog:
         Return the version of the table in which it was taken, or ``None`` after a commit.
         """
 
-        def attempt() -> deltalake.DeltaTable | None:
+        def look() -> tuple[deltalake.DeltaTable, bool]:
             table = self._known(plan.format)
-            if self._has(table, plan):
-                return table
+            return table, self._has(table, plan)
+
+        def commit(table: deltalake.DeltaTable) -> None:
             with self._said(f"cannot commit to the Delta table {self.title}"):
                 add(table)
             self._sync(self.version(plan))
-            return None
 
-        # Each attempt looks for the plan first, so a commit that was carried out is not repeated.
-        return commit_with_retries(self.title, plan, CommitFailedError, lambda: uncut(attempt))
+        return commit_with_retries(self.title, plan, look, commit, CommitFailedError, is_cut)
 
     def _write(
         self,

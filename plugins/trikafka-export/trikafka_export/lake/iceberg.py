@@ -7,6 +7,7 @@ in a table property.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -30,9 +31,11 @@ from trikafka import ConfigurationError, ExportError
 from trikafka.config.secrets import holds_secret, plain, secret
 from trikafka.interfaces import ExportPlan, WrittenFile
 
+from ..cut_responses import retried
 from ..object_address import SCHEMES
 from ..store import ExportStore
 from .abandoned_plans import refuse_abandoned
+from .catalog_faults import may_pass
 from .footers import DataFile, read_footers
 from .iceberg_files import data_file
 from .library_errors import advised, explained
@@ -240,24 +243,28 @@ class IcebergLog:
         location = None if self._options.location is None else _absolute(self._options.location)
         if location is not None:
             _check_location(location)
-        with self._said(f"cannot create the table {self.title}"), advised():
+
+        def make() -> None:
             self._catalog.create_namespace_if_not_exists(namespace)
-            try:
-                making = self._catalog.create_table_transaction(
-                    self.title, columns, location=location, properties={"format-version": "2"}
-                )
-                # Without a location, the catalog derives one from a property of the namespace or
-                # from its warehouse. Nothing is written before the commit.
-                _check_location(making.table_metadata.location)
-                if by:
-                    with making.update_spec() as spec:
-                        if "topic" in by:
-                            spec.add_identity("topic")
-                        if "date" in by:
-                            spec.add_field("timestamp", DayTransform(), "timestamp_day")
-                making.commit_transaction()
-            except (TableAlreadyExistsError, CommitFailedException):
-                pass  # another process has just created it
+            making = self._catalog.create_table_transaction(
+                self.title, columns, location=location, properties={"format-version": "2"}
+            )
+            # Without a location, the catalog derives one from a property of the namespace or from
+            # its warehouse. Nothing is written before the commit.
+            _check_location(making.table_metadata.location)
+            if by:
+                with making.update_spec() as spec:
+                    if "topic" in by:
+                        spec.add_identity("topic")
+                    if "date" in by:
+                        spec.add_field("timestamp", DayTransform(), "timestamp_day")
+            making.commit_transaction()
+
+        with self._said(f"cannot create the table {self.title}"), advised():
+            # Another process may have created the table just now, or this one by a request whose
+            # response was lost.
+            with suppress(TableAlreadyExistsError, CommitFailedException):
+                retried(make, may_pass)
         made = self._table()
         if made is None:
             raise ExportError(
@@ -313,21 +320,19 @@ class IcebergLog:
         """
         refused: list[_Refused] = []
 
-        def attempt() -> Table | None:
+        def look() -> tuple[Table, bool]:
             table = self._known(plan.format)
             refused[:] = [each for each in refused if not each.tidy(table, plan)]
-            if _has(table, plan):
-                return table
+            return table, _has(table, plan)
+
+        def commit(table: Table) -> None:
             with self._said(f"cannot commit to the table {self.title}"):
                 add(table, refused)
             refused.pop()  # this one has succeeded
-            table = self._known(plan.format)
-            for each in refused:
-                each.tidy(table, plan)
+            table, _ = look()
             self._sync(table)
-            return None
 
-        return commit_with_retries(self.title, plan, CommitFailedException, attempt)
+        return commit_with_retries(self.title, plan, look, commit, CommitFailedException, may_pass)
 
     def _append(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -13,6 +14,10 @@ from trikafka import ExportError
 from trikafka.errors.peer_text import peer_text
 from trikafka.interfaces import ExportPlan
 
+from ..cut_responses import DELAYS
+from .waiting import responded
+
+_log = logging.getLogger("trikafka.export")
 #: The name of the exports' entries in commits and tables.
 KEY = "trikafka"
 #: The number of attempts to commit while other writers commit to the same table.
@@ -22,26 +27,79 @@ T = TypeVar("T")
 
 # Another writer may commit between the look at the table and the commit. The library refuses the
 # commit then. The next attempt looks at the newer state of the table, which may have the plan.
+#
+# If a commit ends with another error, such as a lost response or status 500, it may have been
+# carried out, or may still be. So the next attempt looks for the plan, too. If the table lacks it,
+# to commit again is safe: both commits have the same base, so the table gets only one of them.
 def commit_with_retries(
-    title: str, plan: ExportPlan, refused: type[Exception], attempt: Callable[[], T]
-) -> T:
-    """Call ``attempt`` until it does not raise ``refused``; return its result.
+    title: str,
+    plan: ExportPlan,
+    look: Callable[[], tuple[T, bool]],
+    commit: Callable[[T], object],
+    refused: type[Exception],
+    may_pass: Callable[[BaseException], bool],
+) -> T | None:
+    """Commit a plan, unless the table has it.
+
+    Args:
+        title: The table's name in errors.
+        plan: The plan.
+        look: Return the newest state of the table, and whether it has the plan.
+        commit: Commit the plan on top of exactly that state.
+        refused: The error of a commit whose base is no longer the newest state.
+        may_pass: Return whether another attempt may succeed after an error of the library.
+
+    Returns:
+        The state with an earlier commit of the plan, or ``None`` after a new commit.
 
     Raises:
-        ExportError: All attempts were refused.
+        ExportError: All attempts failed, and the table does not have the plan.
     """
-    for number in range(_ATTEMPTS - 1):
+    delays = iter(DELAYS)
+    refusals = 0
+    is_sent = False
+    while True:
         try:
-            return attempt()
-        except refused:
-            longest: float = min(0.02 * 2**number, 1.0)
+            state, has_it = look()
+            if has_it:
+                return state
+            is_sent = True
+            commit(state)
+            return None
+        except refused as error:
+            refusals += 1
+            if refusals == _ATTEMPTS:
+                raise ExportError(
+                    f"plan {plan.number} could not be committed to {title}: {peer_text(error)}"
+                ) from error
+            longest: float = min(0.01 * 2**refusals, 1.0)
             time.sleep(random.uniform(longest / 2, longest))
+        except Exception as error:
+            # The cause of an error that hides a secret is only in its context.
+            cause = (error.__context__ if isinstance(error, ExportError) else None) or error
+            delay = next(delays, None) if may_pass(cause) else None
+            if delay is None:
+                if is_sent and (found := _looked(look)) is not None:
+                    return found
+                raise
+            _log.info(
+                "%s; the export looks for plan %d in the table in %g s, and commits it if it is "
+                "not there",
+                error,
+                plan.number,
+                delay,
+            )
+            time.sleep(delay)
+            responded()
+
+
+def _looked(look: Callable[[], tuple[T, bool]]) -> T | None:
+    """Return the state of the table if it has the plan; ``None`` also if it cannot be read."""
     try:
-        return attempt()
-    except refused as error:
-        raise ExportError(
-            f"plan {plan.number} could not be committed to {title}: {peer_text(error)}"
-        ) from error
+        state, has_it = look()
+    except Exception:  # the error of the commit says more
+        return None
+    return state if has_it else None
 
 
 def sync(paths: Iterable[Path]) -> None:
