@@ -47,6 +47,7 @@ from trikafka import (
 )
 
 from .concurrent_calls import call_concurrently
+from .kafka_settings import by_option
 from .whole_write import is_complete
 from .write_options import WriteOptions
 from .write_parts import Part, Written, admin_settings, find_complete_part, is_open
@@ -75,7 +76,8 @@ def commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]
     """
     waiting = _waiting(messages, every=True)
     if waiting or any(isinstance(each, Written) and each.account is not None for each in messages):
-        trio.run(_commit, options, waiting, messages)
+        with by_option(options.kafka):
+            trio.run(_commit, options, waiting, messages)
 
 
 def abort(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
-from trikafka import ConfigurationError, ConsumerConfig, ProducerConfig
+from trikafka import ConfigurationError, ConsumerConfig, ProducerConfig, TrikafkaError
 from trikafka.config.properties import read_settings
 from trikafka.config.property_names import rule_of
 from trikafka.config.security_properties import minimum_version
+from trikafka.config.setting import settings_of
 
 #: Names (or beginnings of names, with a dot at the end) of settings that change nothing about the
 #: records, and so are ignored.
@@ -98,7 +100,7 @@ def consumer_settings(kafka: Mapping[str, str], warn: bool = True) -> dict[str, 
 
     Raises :exc:`ConfigurationError`.
     """
-    with _by_option(kafka, ConsumerConfig):
+    with _checked_by_option(kafka):
         settings = _settings(
             kafka, REFUSED_READING, (*IGNORED, *_IGNORED_READING), ConsumerConfig, warn
         )
@@ -113,7 +115,7 @@ def producer_settings(kafka: Mapping[str, str], *, exactly_once: bool = False) -
 
     Raises :exc:`ConfigurationError`.
     """
-    with _by_option(kafka, ProducerConfig):
+    with _checked_by_option(kafka):
         settings = _settings(kafka, REFUSED_WRITING, IGNORED, ProducerConfig, True)
         if exactly_once:
             checked = {**settings, "transactional_id": "that of a task"}
@@ -126,32 +128,75 @@ def producer_settings(kafka: Mapping[str, str], *, exactly_once: bool = False) -
 
 
 @contextmanager
-def _by_option(
-    kafka: Mapping[str, str], client: type[ConsumerConfig] | type[ProducerConfig]
-) -> Iterator[None]:
-    """Raise errors with the names of the job's options instead of those of trikafka's settings."""
+def by_option(kafka: Iterable[str]) -> Iterator[None]:
+    """Raise errors with the names of the job's options instead of those of trikafka's settings.
+
+    The errors keep their classes, attributes and causes, whose texts are changed as well.
+
+    Args:
+        kafka: The names of the job's options, without ``kafka.``.
+    """
+    try:
+        yield
+    except TrikafkaError as error:
+        names = {each: option for each, option in _option_names(kafka).items() if "_" in each}
+        seen: BaseException | None = error
+        while seen is not None:
+            if isinstance(seen, TrikafkaError):
+                seen.args = tuple(
+                    _renamed(each, names) if isinstance(each, str) else each for each in seen.args
+                )
+            if notes := getattr(seen, "__notes__", None):
+                seen.__notes__ = [_renamed(str(note), names) for note in notes]
+            seen = seen.__cause__ or seen.__context__
+        raise
+
+
+@contextmanager
+def _checked_by_option(kafka: Iterable[str]) -> Iterator[None]:
+    """Raise the errors of a check of the options with their names."""
     try:
         yield
     except ConfigurationError as error:
-        # Of the other settings only those that no sentence has as a word, as "retries".
-        others = (each.name for each in fields(client) if "_" in each.name)
-        names = {name: name.replace("_", ".") for name in others} | _JAVA_NAMES | _by_setting(kafka)
-        names |= {name: name for name in kafka}
-        given = {each: f"kafka.{name}" for each, name in names.items()}
-        text = str(error).replace(" (or sasl_credentials)", "")  # a function, which no option is
-        text = re.sub(r"(?<![\w.])\w[\w.]*\w", lambda word: given.get(word[0], word[0]), text)
+        text = _renamed(str(error), _option_names(kafka))
         text = re.sub(r"did you mean '(?!kafka\.)", "did you mean 'kafka.", text)
         # No job sets this one: exactlyOnce does.
         text = re.sub(r"^kafka\.transactional\.id needs", "exactlyOnce=true needs", text)
         raise ConfigurationError(text) from error.__cause__
 
 
-def _by_setting(kafka: Mapping[str, str]) -> dict[str, str]:
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    text = text.replace(" (or sasl_credentials)", "")  # a function, which no option is
+    return re.sub(r"(?<![\w.])\w[\w.]*\w", lambda word: names.get(word[0], word[0]), text)
+
+
+def _option_names(kafka: Iterable[str]) -> dict[str, str]:
+    """Return the job's options by the names that an error may have for them."""
+    kafka = tuple(kafka)
+    # Of the other settings only those that no sentence has as a word, as "retries".
+    others = {name: java for name, java in _java_names().items() if "_" in name}
+    names = others | _JAVA_NAMES | _by_setting(kafka) | {name: name for name in kafka}
+    return {each: f"kafka.{name}" for each, name in names.items()}
+
+
+@cache
+def _java_names() -> dict[str, str]:
+    """Return Java's names of all settings of consumers and producers."""
+    return {
+        name: setting.java or name.replace("_", ".")
+        for client in (ConsumerConfig, ProducerConfig)
+        for name, setting in settings_of(client).items()
+    }
+
+
+def _by_setting(kafka: Iterable[str]) -> dict[str, str]:
     """Return the job's names by the settings that are made from them."""
+    kafka = tuple(kafka)
     names = {"ssl_password": "ssl.key.password"} if "ssl.key.password" in kafka else {}
+    settings = {java: name for name, java in _java_names().items()}
     for name in kafka:
         rule = rule_of(name)
-        renamed = None if rule is None else rule.setting
+        renamed = settings.get(name) if rule is None else rule.setting
         names[renamed if renamed and "_" in renamed else name.replace(".", "_")] = name
     return names
 

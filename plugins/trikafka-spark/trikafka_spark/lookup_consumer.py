@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from .kafka_settings import by_option
 from .range_planning import open_reader
 from .read_options import ReadOptions
 
@@ -33,13 +34,14 @@ class LookupConsumer:
 
         Raises the error of the question, or of opening the consumer.
         """
-        if self._loop is None:
-            self._loop = _ConsumerThread(self._options)
-        try:
-            return self._loop.run(question)
-        except BaseException:
-            self.close()
-            raise
+        with by_option(self._options.kafka):
+            if self._loop is None:
+                self._loop = _ConsumerThread(self._options)
+            try:
+                return self._loop.run(question)
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Close the consumer and end the thread.

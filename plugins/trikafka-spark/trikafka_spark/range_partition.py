@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from .kafka_settings import by_option
 from .python_worker import settle
 from .range_planning import Planned
 from .read_options import ReadOptions
@@ -33,7 +34,7 @@ def read_planned(
     from trikafka_export.reader import kept_reader
     from trikafka_export.reading import read_groups
 
-    with kept_reader(options.settings) as reader:
+    with by_option(options.kafka), kept_reader(options.settings) as reader:
         groups = read_groups(
             planned.wanted,
             options.settings,

@@ -99,6 +99,8 @@ class ReadOptions:
     stall_limit: float = 120.0
     rates: Rates = Rates()
     group_id: str | None = None
+    #: The names of the job's options ``kafka.*``, for errors (:func:`.kafka_settings.by_option`).
+    kafka: tuple[str, ...] = ()
 
 
 def read_options(
@@ -152,6 +154,7 @@ def read_options(
         stall_limit=(given.whole("kafkaConsumer.pollTimeoutMs") or 120_000) / 1000,
         rates=_rates(given),
         group_id=_group(given),
+        kafka=tuple(given.kafka),
     )
 
 

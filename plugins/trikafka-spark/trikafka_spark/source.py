@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from trikafka import ConfigurationError
 
+from .kafka_settings import by_option
 from .python_worker import Acknowledging
 from .read_options import ReadOptions, read_options
 from .releases import DATA_SOURCE, STREAM_READS, STREAM_WRITES, needed_by
@@ -131,7 +132,8 @@ class TrikafkaReader(Acknowledging, DataSourceReader):
         from .range_planning import bind_ranges, plan_each
         from .snapshots import shared
 
-        planned = shared(self._token, lambda: trio.run(bind_ranges, self._options))
+        with by_option(self._options.kafka):
+            planned = shared(self._token, lambda: trio.run(bind_ranges, self._options))
         return [RangePartition(one) for one in plan_each(planned, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -65,6 +65,7 @@ from trikafka import (
 
 from .batch_limits import BatchDelay, share
 from .checkpoint_offsets import from_json, ids_of, to_json
+from .kafka_settings import by_option
 from .lookup_consumer import LookupConsumer
 from .python_worker import Acknowledging
 from .query_columns import QueryColumns
@@ -270,7 +271,8 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
                 )
 
         try:
-            trio.run(commit)
+            with by_option(self._options.kafka):
+                trio.run(commit)
         except AuthorizationError:
             raise
         except TrikafkaError as error:

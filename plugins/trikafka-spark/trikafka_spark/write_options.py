@@ -57,6 +57,8 @@ class WriteOptions:
     exactly_once: bool = False
     transactional_id: str | None = None
     version: int | None = None
+    #: The names of the job's options ``kafka.*``, for errors (:func:`.kafka_settings.by_option`).
+    kafka: tuple[str, ...] = ()
 
 
 def write_options(
@@ -110,7 +112,13 @@ def write_options(
     elif "transaction_timeout_ms" in settings:
         raise ConfigurationError("the option 'kafka.transaction.timeout.ms' needs exactlyOnce=true")
     return WriteOptions(
-        settings, _columns(schema, topic), topic, exactly_once, transactional_id or None, version
+        settings,
+        _columns(schema, topic),
+        topic,
+        exactly_once,
+        transactional_id or None,
+        version,
+        tuple(given.kafka),
     )
 
 

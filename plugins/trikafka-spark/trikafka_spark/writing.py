@@ -59,6 +59,7 @@ from trikafka.toolkit import decisive, with_others
 
 from . import commit_protocol
 from .concurrent_calls import call_concurrently
+from .kafka_settings import by_option
 from .row_digest import RowDigest
 from .whole_write import BATCH
 from .write_options import WriteOptions
@@ -157,7 +158,8 @@ def write_task(
     With a ``part`` the rows are sent in a transaction, which stays open. Raises the errors of the
     producer.
     """
-    return trio.run(_write, options, iterator, part)
+    with by_option(options.kafka):
+        return trio.run(_write, options, iterator, part)
 
 
 async def _write(
@@ -230,7 +232,8 @@ async def _enter(
     logged = False
     while True:
         try:
-            client: Client = await stack.enter_async_context(make())
+            with by_option(options.kafka):
+                client: Client = await stack.enter_async_context(make())
         except BootstrapError as error:
             if not isinstance(error.__cause__, RequestTimedOutError) or trio.current_time() >= ends:
                 raise
