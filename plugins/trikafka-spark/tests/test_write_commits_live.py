@@ -86,8 +86,8 @@ class Job:
     async def commit(self, messages: list[Any]) -> None:
         await trio.to_thread.run_sync(commit_protocol.commit, self.options, messages)
 
-    async def abort(self, messages: list[Any]) -> None:
-        await trio.to_thread.run_sync(commit_protocol.abort, self.options, messages)
+    async def abort(self, messages: list[Any], write: str | None = None) -> None:
+        await trio.to_thread.run_sync(commit_protocol.abort, self.options, messages, write)
 
     async def seen(self) -> Counter[bytes]:
         """Return the committed rows, found by librdkafka."""
@@ -176,6 +176,48 @@ async def test_rows_of_a_dying_worker_are_aborted(
     monkeypatch.setattr(commit_protocol, "_until_killed", write)
     await job.abort(messages[:2])
     assert await job.states(0, 1) == ["CompleteAbort"] * 2
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the workers be dead at once."""
+    monkeypatch.setattr(commit_protocol, "_DYING", 0.0)
+
+
+async def die(job: Job, number: int, write: str) -> None:
+    """Run a task whose worker is killed when it has sent its rows, and before its note."""
+
+    async def killed(*_: Any, **__: Any) -> None:
+        raise KeyError("killed")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writing, "note_complete_part", killed)
+        with pytest.raises(KeyError, match="killed"):
+            await job.task(number, write=write)
+    assert await job.states(number) == ["Ongoing"]
+
+
+@pytest.mark.usefixtures("killed")
+async def test_killed_tasks_are_aborted_without_a_success(job: Job) -> None:
+    """Readers do not wait for the time-out of a write of which no task has succeeded."""
+    for number in (0, 2):
+        await die(job, number, "w")
+    await job.abort([None] * 4, "w")
+    assert await job.states(0, 2) == ["CompleteAbort"] * 2
+    await job.commit(await job.tasks())
+    assert await job.seen() == ALL
+
+
+@pytest.mark.usefixtures("killed")
+async def test_abort_without_a_success_spares_other_runs(job: Job) -> None:
+    """The next run has begun when the abort of the run before comes."""
+    await die(job, 0, "w")
+    following = await job.tasks()
+    await job.abort([None] * 4, "w")
+    assert await job.states() == ["Ongoing"] * 4
+    await job.commit(following)
+    await job.abort([None] * 4, "w")
+    assert await job.seen() == ALL
 
 
 async def test_late_abort_spares_the_next_run(job: Job) -> None:

@@ -50,7 +50,14 @@ from .concurrent_calls import call_concurrently
 from .kafka_settings import by_option
 from .whole_write import is_complete
 from .write_options import WriteOptions
-from .write_parts import Part, Written, admin_settings, find_complete_part, is_open
+from .write_parts import (
+    Part,
+    Written,
+    admin_settings,
+    find_begun_part,
+    find_complete_part,
+    is_open,
+)
 
 #: Seconds that each transaction adds to the time limit for all ends; 4 ms were measured.
 _EACH = 0.02
@@ -80,14 +87,23 @@ def commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]
             trio.run(_commit, options, waiting, messages)
 
 
-def abort(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+def abort(
+    options: WriteOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    write: str | None = None,
+) -> None:
     """Abort the transactions that are still open.
+
+    If no task has succeeded, only ``write`` (:attr:`.Part.write`) shows which transactions belong
+    to this try. Spark aborts a stream in a process that does not know it.
 
     Raises nothing. A committed transaction stays committed, and one that cannot be reached ends by
     its time-out.
     """
     if waiting := _waiting(messages, every=False):
         trio.run(_abort, options, waiting, _unheard(messages))
+    elif write is not None and not any(isinstance(each, Written) for each in messages):
+        trio.run(_abort_begun, options, len(messages), write)
 
 
 def _waiting(messages: Sequence[WriterCommitMessage | None], *, every: bool) -> _Waiting:
@@ -191,6 +207,36 @@ async def _abort(options: WriteOptions, waiting: _Waiting, unheard: list[str]) -
         )
 
 
+async def _abort_begun(options: WriteOptions, tasks: int, write: str) -> None:
+    """Abort the transactions of a write of which no task has succeeded.
+
+    Spark does not call the commit of such a write, so no part of it is committed.
+    """
+    with trio.move_on_after(_DYING + _ABORT_LIMIT), contextlib.suppress(TrikafkaError):
+        async with trikafka.open_admin(**admin_settings(options)) as admin:
+            await _until_killed()
+            version = await _transaction_version(admin)
+            found: _Waiting = {}
+
+            async def look(name: str) -> None:
+                its = Part(name, "", 0, write)
+                # A BrokerResponseError means that the id has never had a transaction.
+                with contextlib.suppress(TrikafkaError):
+                    if (seen := await find_begun_part(admin, its)) is not None:
+                        found[its] = DetachedTransaction(name, *seen, version)
+
+            names = [f"{options.transactional_id}-{number}" for number in range(tasks)]
+            with trio.move_on_after(_LOOK_LIMIT):
+                await call_concurrently(look, names)
+            await _end(admin, found, commit=False, limit=_ABORT_LIMIT)
+
+
+async def _transaction_version(admin: Admin) -> int:
+    """Return the version of the transactions that producers make at this cluster."""
+    found = (await admin.describe_features()).features.get("transaction.version")
+    return 2 if found is not None and found.level >= 2 else 1
+
+
 async def _until_killed() -> None:
     """Wait until Spark has killed the workers of the job, which may yet open transactions."""
     await trio.sleep(_DYING)
@@ -200,8 +246,8 @@ async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str])
     """Find the open transactions of tasks that have left no message, within a few seconds.
 
     Spark kills the Python workers of a failed job before they can abort, and readers would wait for
-    the time-outs. A transaction with a note of this write belongs to this write. Another open
-    transaction is taken only if each task that succeeded still has its own transaction open.
+    the time-outs. A transaction with a note or begin of this write belongs to this write. Another
+    open transaction is taken only if each task that succeeded still has its own transaction open.
     Otherwise a copy, or the next run, may have taken over, and the transaction may be theirs.
     """
     found: _Waiting = {}
@@ -220,6 +266,8 @@ async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str])
                 found[its] = DetachedTransaction(
                     name, seen.producer_id, seen.producer_epoch, known.version
                 )
+            elif (begun := await find_begun_part(admin, its)) is not None:
+                found[its] = DetachedTransaction(name, *begun, known.version)
 
     with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
         alone = not unheard or not await _not_open(admin, waiting)

@@ -9,7 +9,7 @@ still run, and both count as the first attempt. So an attempt that has written i
 # Marks and notes
 # ---------------
 #
-# Both are the metadata of a committed offset, in a group that is named by the part's transactional
+# All are the metadata of a committed offset, in a group that is named by the part's transactional
 # id. An offset can be committed within a transaction (KIP-98), so Kafka itself stores the evidence.
 # No other store could be atomic with the rows.
 #
@@ -21,6 +21,9 @@ still run, and both count as the first attempt. So an attempt that has written i
 #   transaction, after it was detached: it must be readable while the transaction is open. It has
 #   the producer id and epoch of the open transaction, and the digest of its rows. It counts only
 #   within the same try (``Part.write``) and only while the coordinator has that transaction open.
+# * The *begin* stands in the group ``<id>-<task>-begun`` and is committed before the transactional
+#   id is opened. It names the try. If Spark kills all workers of a job, nothing else shows the
+#   driver whose transactions are open. A topic that does not exist yet can have no begin.
 #
 # The digest makes two attempts comparable: if they have the same rows, one transaction serves for
 # both. Without it, a plan that is not deterministic would lose some rows and write others twice.
@@ -29,6 +32,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +47,7 @@ from trikafka import (
     TopicPartition,
     TransactionAbortableError,
     TransactionDescription,
+    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
 
@@ -72,6 +77,11 @@ class Part:
     def notes(self) -> str:
         """The name of the group with the note of the attempt that has written the part."""
         return f"{self.transactional_id}-written"
+
+    @property
+    def begins(self) -> str:
+        """The name of the group with the begin of the latest attempt."""
+        return f"{self.transactional_id}-begun"
 
     def mark(self, topic: str, rows: RowDigest) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the mark as an offset of ``topic``, which must exist."""
@@ -177,6 +187,38 @@ class CompletePart:
 
     transaction: DetachedTransaction
     rows: RowDigest
+
+
+async def note_begun_part(admin: Admin, part: Part, topic: str) -> None:
+    """Leave the begin of an attempt, before it opens the transactional id.
+
+    Raises:
+        TrikafkaError: The begin cannot be committed (:meth:`trikafka.Admin.alter_group_offsets`).
+    """
+    body = json.dumps({"write": part.write})
+    at = {TopicPartition(topic, 0): OffsetAndMetadata(part.number, metadata=body)}
+    with suppress(UnknownTopicOrPartitionError):  # the first record creates the topic
+        await admin.alter_group_offsets(part.begins, at)
+
+
+async def find_begun_part(admin: Admin, part: Part) -> tuple[int, int] | None:
+    """Return the producer id and epoch of a transaction that this write has begun and not ended.
+
+    The begin is read after the transaction was described. A later run leaves its own begin before
+    it opens the id, so it cannot have opened the transaction that was described.
+
+    Raises:
+        TrikafkaError: The coordinators do not respond, or the id has never had a transaction.
+    """
+    name = part.transactional_id
+    seen = (await admin.describe_transactions([name]))[name]
+    if seen.state != "Ongoing":
+        return None
+    for at in (await admin.list_group_offsets(part.begins)).values():
+        with suppress(ValueError, TypeError, KeyError):
+            if json.loads(at.metadata)["write"] == part.write:
+                return seen.producer_id, seen.producer_epoch
+    return None
 
 
 async def note_complete_part(

@@ -70,6 +70,7 @@ from .write_parts import (
     Written,
     admin_settings,
     find_complete_part,
+    note_begun_part,
     note_complete_part,
 )
 
@@ -116,7 +117,7 @@ class TrikafkaWriter(DataSourceArrowWriter):
         Spark calls this in a process of its own.
         """
         if self._options.exactly_once:
-            commit_protocol.abort(self._options, messages)
+            commit_protocol.abort(self._options, messages, self._run)
 
     def _part(self) -> Part:
         options = self._options
@@ -189,6 +190,7 @@ async def _write_once(
             return await _hand_over(admin, tables, part, whole, topic)
         if first is None or topic is None:
             return Written(0, account=Account(part, tables.seen))
+        await note_begun_part(admin, part, topic)
         async with trikafka.open_producer(
             **options.settings, transactional_id=part.transactional_id
         ) as producer:
