@@ -15,6 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -218,6 +219,18 @@ async def test_abort_without_a_success_spares_other_runs(job: Job) -> None:
     await job.commit(following)
     await job.abort([None] * 4, "w")
     assert await job.seen() == ALL
+
+
+@pytest.mark.usefixtures("killed")
+async def test_begin_in_another_topic_replaces_the_earlier_one(job: Job, new_topic: Any) -> None:
+    """The first row of another run may have another topic."""
+    await die(job, 0, "w")
+    job.options = replace(job.options, topic=await new_topic(0, partitions=1))
+    await die(job, 0, "next")
+    await job.abort([None], "w")
+    assert await job.states(0) == ["Ongoing"]
+    await job.abort([None], "next")
+    assert await job.states(0) == ["CompleteAbort"]
 
 
 async def test_late_abort_spares_the_next_run(job: Job) -> None:

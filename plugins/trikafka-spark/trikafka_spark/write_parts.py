@@ -47,6 +47,7 @@ from trikafka import (
     TopicPartition,
     TransactionAbortableError,
     TransactionDescription,
+    TrikafkaError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
@@ -195,10 +196,15 @@ async def note_begun_part(admin: Admin, part: Part, topic: str) -> None:
     Raises:
         TrikafkaError: The begin cannot be committed (:meth:`trikafka.Admin.alter_group_offsets`).
     """
-    body = json.dumps({"write": part.write})
-    at = {TopicPartition(topic, 0): OffsetAndMetadata(part.number, metadata=body)}
+    begin = OffsetAndMetadata(part.number, metadata=json.dumps({"write": part.write}))
+    own = TopicPartition(topic, 0)
     with suppress(UnknownTopicOrPartitionError):  # the first record creates the topic
-        await admin.alter_group_offsets(part.begins, at)
+        await admin.alter_group_offsets(part.begins, {own: begin})
+    # An earlier attempt may have begun with another topic.
+    others = dict.fromkeys({*await admin.list_group_offsets(part.begins)} - {own}, begin)
+    if others:
+        with suppress(TrikafkaError):
+            await admin.alter_group_offsets(part.begins, others)
 
 
 async def find_begun_part(admin: Admin, part: Part) -> tuple[int, int] | None:
@@ -214,10 +220,10 @@ async def find_begun_part(admin: Admin, part: Part) -> tuple[int, int] | None:
     seen = (await admin.describe_transactions([name]))[name]
     if seen.state != "Ongoing":
         return None
-    for at in (await admin.list_group_offsets(part.begins)).values():
-        with suppress(ValueError, TypeError, KeyError):
-            if json.loads(at.metadata)["write"] == part.write:
-                return seen.producer_id, seen.producer_epoch
+    begins = (await admin.list_group_offsets(part.begins)).values()
+    own = json.dumps({"write": part.write})
+    if begins and all(each.metadata == own for each in begins):
+        return seen.producer_id, seen.producer_epoch
     return None
 
 
