@@ -295,6 +295,38 @@ def test_replaced_column_refuses_the_commit(lake: Lake) -> None:
     assert offsets(lake) == before
 
 
+def test_column_made_required_refuses_the_commit(tmp_path: Path) -> None:
+    """Another program forbids nulls between two exports, and records without a key have some."""
+    lake, log, first, files = first_plan(tmp_path)
+    log.commit(first, files)
+    with lake.table.update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("key", required=True)
+    second = plan_of(first.format, 2)
+    with pytest.raises(
+        ExportError, match=r"the column key of the table .* must have a value now.* nothing was"
+    ):
+        log.commit(second, files_of(lake, log, second))
+    assert offsets(lake) == [*range(10)]
+    with lake.table.update_schema() as update:
+        update.make_column_optional("key")
+    log.commit(second, files_of(lake, log, second))
+    assert offsets(lake) == [*range(20)]
+
+
+def test_new_constraint_refuses_the_commit(tmp_path: Path) -> None:
+    """Delta's engine would check the rows, and files that are added are not checked."""
+    lake = make_lake("delta", tmp_path / "lake")
+    lake.root.mkdir(parents=True)
+    log = log_of(lake)
+    first = plan_of(pinned(log, lake), 1)
+    log.commit(first, files_of(lake, log, first))
+    lake.table.alter.add_constraint({"early": "offset < 15"})  # type: ignore[attr-defined]
+    second = plan_of(first.format, 2)
+    with pytest.raises(ConfigurationError, match=r"has delta\.constraints\.early"):
+        log.commit(second, files_of(lake, log, second))
+    assert offsets(lake) == [*range(10)]
+
+
 def test_added_dropped_and_wider_columns_are_fine(lake: Lake) -> None:
     """A plan is committed although others added, dropped, renamed or widened columns."""
     log = log_of(lake)

@@ -34,7 +34,7 @@ from .footers import Bounds, DataFile, read_footers
 from .library_errors import explained
 from .options import LakeOptions
 from .stores import folder_of, lake_store
-from .table_fit import check_fit, check_partitions, check_still
+from .table_fit import check_fit, check_nullable, check_partitions, check_still
 from .table_log import KEY, commit_with_retries, sync
 from .waiting import responded
 
@@ -206,12 +206,7 @@ class DeltaLog:
         check_partitions(self.title, sorted(by, reverse=True), asked)
         wanted = columns.append(pa.field("date", pa.date32())) if "date" in by else columns
         check_fit(self.title, wanted, _schema(table), "delta")
-        wrong = next((name for name in found.configuration if name.startswith(_NOT)), None)
-        if wrong is not None and found.configuration[wrong] not in ("none", "false"):
-            raise ConfigurationError(
-                f"the Delta table {self.title} has {wrong}, which files that are added would not "
-                "keep"
-            )
+        self._check_features(table)
         with self._said(f"cannot read the history of {self.title}"):
             ours = next(
                 (
@@ -228,6 +223,16 @@ class DeltaLog:
                 "another destination"
             )
         return tuple(sorted(by, reverse=True))
+
+    def _check_features(self, table: deltalake.DeltaTable) -> None:
+        """Raise :exc:`ConfigurationError` if the table has a feature that files would violate."""
+        given = table.metadata().configuration
+        for name in given:
+            if name.startswith(_NOT) and given[name] not in ("none", "false"):
+                raise ConfigurationError(
+                    f"the Delta table {self.title} has {name}, which files that are added would "
+                    "not keep"
+                )
 
     # --- plans ---
 
@@ -269,6 +274,8 @@ class DeltaLog:
                     "exports are"
                 )
             check_still(self.title, columns, _schema(table), "delta")
+            check_nullable(self.title, _schema(table))
+            self._check_features(table)
             self._write(table, plan, actions, {}, [])
 
         if (found := self._once(plan, add)) is not None and self._is_given_up(

@@ -41,7 +41,7 @@ from .iceberg_files import data_file
 from .library_errors import advised, explained
 from .options import LakeOptions
 from .stores import lake_store
-from .table_fit import check_fit, check_ids, check_partitions
+from .table_fit import check_fit, check_ids, check_nullable, check_partitions
 from .table_log import KEY, commit_with_retries, sync
 from .vended_keys import VendedKeys, are_vended
 
@@ -291,6 +291,7 @@ class IcebergLog:
 
         def add(table: Table, refused: list[_Refused]) -> None:
             check_ids(self.title, plan.format["fields"], dict(index_by_name(table.schema())))
+            check_nullable(self.title, schema_to_pyarrow(table.schema(), include_field_ids=False))
             by = _partitioned_by(self.title, table)
             if by and list(by) != list(plan.format["partition_by"]):
                 raise ExportError(

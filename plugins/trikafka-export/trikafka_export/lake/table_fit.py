@@ -32,12 +32,28 @@ def check_fit(title: str, wanted: pa.Schema, found: pa.Schema, kind: str) -> Non
             raise ConfigurationError(
                 f"the column {field.name} of the table {title} is of type {type}, not {field.type}"
             )
-    for field in found:
-        if not field.nullable and field.name not in _NEVER_NULL:
-            raise ConfigurationError(
-                f"the column {field.name} of the table {title} must have a value, which not every "
-                "record has"
-            )
+    if (name := _required(found)) is not None:
+        raise ConfigurationError(
+            f"the column {name} of the table {title} must have a value, which not every record has"
+        )
+
+
+def check_nullable(title: str, found: pa.Schema) -> None:
+    """Check that records without a key or value still fit: neither library does.
+
+    Raises:
+        ExportError: A column must have a value now.
+    """
+    if (name := _required(found)) is not None:
+        raise ExportError(
+            _changed(title, name, "must have a value now, which not every record has")
+        )
+
+
+def _required(found: pa.Schema) -> str | None:
+    """Return the name of a column that must have a value, and that not every record has."""
+    names = (field.name for field in found if not field.nullable)
+    return next((name for name in names if name not in _NEVER_NULL), None)
 
 
 def check_still(title: str, wanted: pa.Schema, found: pa.Schema, kind: str) -> None:
