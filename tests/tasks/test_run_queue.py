@@ -88,6 +88,25 @@ async def test_a_failure_releases_then_rejects(autojump_clock: Clock) -> None:
         assert states(cluster) == ["acknowledged", "archived", "acknowledged"]
 
 
+async def test_the_last_failure_may_archive(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker archives what is released at the group's last delivery."""
+
+    async def handle(delivery: Delivery) -> None:
+        raise ValueError("no")
+
+    async with jobs(1) as cluster:
+        cluster.shares.times.delivery_limit = 2
+        await run_until(
+            lambda: caplog.text.count("handler failed") == 2, lambda: worked(cluster, handle)
+        )
+        assert states(cluster) == ["archived"]
+    first, last = (each.message for each in caplog.records if "handler failed" in each.message)
+    assert "which is released: ValueError" in first
+    assert "or archived if this reaches the group's share.delivery.count.limit: Value" in last
+
+
 async def test_errors_are_retried_in_one_delivery(autojump_clock: Clock) -> None:
     counts = []
 

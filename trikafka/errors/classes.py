@@ -590,9 +590,9 @@ class PartitionNotOwnedError(CommitFailedError):
 class LockLostError(TrikafkaError):
     """A share consumer's lock on a record ended before the record was acknowledged (KIP-932).
 
-    The group delivers the record again, perhaps to another member. A block that is cut off by
-    ``max_processing_ms`` after an ``accept()`` or ``reject()`` raises this error, too; then that
-    call counts.
+    The group delivers the record again, perhaps to another member, unless this was its last
+    delivery. A block that is cut off by ``max_processing_ms`` after an ``accept()`` or
+    ``reject()`` raises this error, too; then that call counts.
 
     What to do: stop working on the record.
 
@@ -615,7 +615,7 @@ class LockLostError(TrikafkaError):
             + (
                 "what was acknowledged before counts"
                 if acknowledged
-                else "the group delivers the record again"
+                else "the group delivers the record again, up to share.delivery.count.limit"
             )
         )
 

@@ -169,7 +169,7 @@ class QueueRun:
             except DeserializationError as error:
                 _log.warning(
                     "a record is released, because it cannot be deserialized; the group delivers "
-                    "it again: %s",
+                    "it again, up to its share.delivery.count.limit: %s",
                     error,
                 )
             finally:
@@ -221,7 +221,11 @@ class QueueRun:
                     # Not rejected, even as the last delivery: the record has attempts left.
                     with suppress(IllegalStateError):  # the handler has outlasted its time
                         delivery.release()
-                    _log.info("no next attempt at %r: it is released, as the run stops", delivery)
+                    _log.info(
+                        "no next attempt at %r, as the run stops: it is %s",
+                        delivery,
+                        _released(delivery),
+                    )
                     return
             except BaseException:  # the handler is cut off
                 delivery.retract()
@@ -235,7 +239,7 @@ class QueueRun:
 
     def _failed(self, delivery: Delivery[Any, Any], error: Exception) -> None:
         rejects = self._reject_after is not None and delivery.delivery_count >= self._reject_after
-        what = "rejected" if rejects else "released"
+        what = "rejected" if rejects else _released(delivery)
         try:
             if rejects:
                 delivery.reject()
@@ -260,6 +264,17 @@ class QueueRun:
             more,
             exc_info=None if others is None else error,
         )
+
+
+def _released(delivery: Delivery[Any, Any]) -> str:
+    """Return what becomes of a released delivery, for the log.
+
+    The broker archives a record that is released at its last delivery. The group's limit, which
+    this client need not know nor be allowed to read, is at least 2.
+    """
+    if delivery.delivery_count < 2:
+        return "released"
+    return "released, or archived if this reaches the group's share.delivery.count.limit"
 
 
 def _takes_a_record(member: BaseException) -> bool:
