@@ -178,6 +178,8 @@ async def test_failing_record_returns_until_a_seek(autojump_clock: Clock, bad: i
             )
             assert (error.key, error.value) == (None, b"secret")
             assert str(error).endswith("could not be deserialized (ValueError)")
+            (note,) = error.__notes__
+            assert note.endswith(f"to skip it: consumer.seek(TopicPartition('t', 0), {bad + 1})")
             assert isinstance(error.__cause__, ValueError)
             assert await consumer.position(T0) == bad
         with pytest.raises(DeserializationError):

@@ -15,7 +15,14 @@ from tasking import Stuck, Values, cluster_of, committed, consumer_of, producer_
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import ConfigurationError, KafkaTimeoutError, Record, RecordBatch, RetryPolicy
+from trikafka import (
+    ConfigurationError,
+    DeserializationError,
+    KafkaTimeoutError,
+    Record,
+    RecordBatch,
+    RetryPolicy,
+)
 
 
 @pytest.mark.parametrize(
@@ -409,6 +416,20 @@ async def test_undeserializable_record_is_a_dead_letter(
     assert dead.value == b"two"
     assert dict(dead.headers)["trikafka.error"] == b"trikafka.errors.classes.DeserializationError"
     assert b"ValueError" in (dict(dead.headers)["trikafka.message"] or b"")
+
+
+async def test_an_undeserializable_record_says_how_to_go_on(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(1) as cluster,
+        consumer_of(cluster, value_deserializer=int) as consumer,
+    ):
+        cluster.append("t", 0, [b"1", b"two"])
+        with trio.fail_after(60), pytest.raises(DeserializationError) as caught:
+            await trikafka.run_tasks(consumer, Values())
+    skip, run = caught.value.__notes__
+    assert skip.endswith("to skip it: consumer.seek(TopicPartition('t', 0), 2)")
+    assert run.startswith("raised by a deserializer for offset 1 of t-0")
+    assert "with dead_letter= run_tasks writes such records to a topic" in run
 
 
 async def test_timed_out_dead_letter_is_rewritten(

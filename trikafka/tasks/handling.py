@@ -23,6 +23,7 @@ from ..errors import (
     AuthorizationError,
     ClientFailedError,
     ConfigurationError,
+    DeserializationError,
     ErrorCode,
     IllegalStateError,
     RecordTooLargeError,
@@ -447,6 +448,11 @@ def explained(error: Exception, work: RecordAttempt) -> Exception:
         )
         if error.__cause__ is None and error is not work.dead:
             error.__cause__ = work.dead
+    elif isinstance(error, DeserializationError):
+        error.add_note(
+            f"raised by a deserializer for {_where(work)}, after which nothing more was taken; "
+            "with dead_letter= run_tasks writes such records to a topic, and goes on"
+        )
     else:
         error.add_note(
             f"raised by the handler for {_where(work)}, after which nothing more was taken"

@@ -61,9 +61,10 @@ _Function: TypeAlias = tuple[Callable[..., Any], bool]
 class Deserializers:
     """The user's functions, and objects that see the record's topic and headers."""
 
-    __slots__ = ("_key", "_key_is_async", "_value", "_value_is_async")
+    __slots__ = ("_has_positions", "_key", "_key_is_async", "_value", "_value_is_async")
 
-    def __init__(self, key: Given, value: Given) -> None:
+    def __init__(self, key: Given, value: Given, *, has_positions: bool = False) -> None:
+        self._has_positions = has_positions  # whether a seek can skip a record
         self._key = _function(key, "key_deserializer")
         self._value = _function(value, "value_deserializer")
         self._key_is_async = _is_async(self._key)
@@ -74,7 +75,11 @@ class Deserializers:
         """Return the functions of a consumer; ``None`` if it has none."""
         if config.key_deserializer is None and config.value_deserializer is None:
             return None
-        return cls(config.key_deserializer, config.value_deserializer)
+        return cls(
+            config.key_deserializer,
+            config.value_deserializer,
+            has_positions=isinstance(config, ConsumerConfig),
+        )
 
     @property
     def are_async(self) -> bool:
@@ -107,7 +112,7 @@ class Deserializers:
                 if type(value) is CoroutineType:
                     raise _not_awaited(value)
         except Exception as error:
-            raise _failed(record, part, error) from error
+            raise self._failed(record, part, error) from error
         return record._replace(key=key, value=value)
 
     async def apply_async(self, record: Record) -> Record:
@@ -129,8 +134,28 @@ class Deserializers:
                 elif type(value) is CoroutineType:
                     raise _not_awaited(value)
         except Exception as error:
-            raise _failed(record, part, error) from error
+            raise self._failed(record, part, error) from error
         return record._replace(key=key, value=value)
+
+    def _failed(
+        self, record: Record, part: Literal["key", "value"], error: Exception
+    ) -> DeserializationError:
+        failed = DeserializationError(
+            record.topic,
+            record.partition,
+            record.offset,
+            part,
+            record.key,
+            record.value,
+            type(unwrapped(error)).__name__,  # a nursery raises its errors in a group
+        )
+        if self._has_positions:
+            # A note, because the text may go into the header of a dead letter.
+            failed.add_note(
+                f"the consumer stays at the record; to skip it: consumer.seek(TopicPartition("
+                f"{record.topic!r}, {record.partition}), {record.offset + 1})"
+            )
+        return failed
 
 
 def _not_awaited(result: CoroutineType[Any, Any, Any]) -> TypeError:
@@ -179,20 +204,6 @@ def _is_async(function: _Function | None) -> bool:
 def _called(function: _Function, record: Record, data: bytes) -> Any:
     call, of_record = function
     return call(record.topic, record.headers, data) if of_record else call(data)
-
-
-def _failed(
-    record: Record, part: Literal["key", "value"], error: Exception
-) -> DeserializationError:
-    return DeserializationError(
-        record.topic,
-        record.partition,
-        record.offset,
-        part,
-        record.key,
-        record.value,
-        type(unwrapped(error)).__name__,  # a nursery raises its errors in a group
-    )
 
 
 class DeserializedBatch(RecordBatch):
