@@ -369,7 +369,12 @@ async def test_dead_letter_has_coordinates_and_error(autojump_clock: Clock) -> N
     assert [record.offset for record in handler.done] == [0, 1, 3]
     assert (dead.key, dead.value) == (b"key", b"2")
     assert dead.headers[0] == ("mine", b"1")
-    assert dict(dead.headers[1:]) == {
+    headers = dict(dead.headers[1:])
+    place = (headers.pop("trikafka.traceback") or b"").decode().splitlines()
+    assert place[0].startswith("File ")
+    assert place[0].endswith("in __call__")
+    assert place[-1] == "ValueError"
+    assert headers == {
         "trikafka.topic": b"t",
         "trikafka.partition": b"0",
         "trikafka.offset": b"2",

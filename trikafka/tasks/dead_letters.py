@@ -10,6 +10,7 @@ from ..config import check_topic_name
 from ..errors import ConfigurationError, DeserializationError
 from ..errors.groups import outlined, unwrapped
 from ..types import Record, TopicPartition
+from .tracebacks import traceback_text
 
 #: The longest text of an error in a header, in characters.
 _MOST_TEXT = 1_000
@@ -150,6 +151,8 @@ def dead_letter_headers(
     * ``trikafka.group``: the consumer's group;
     * ``trikafka.error`` and ``trikafka.message``: the exception's class and text (at most 1,000
       characters);
+    * ``trikafka.traceback``: files, lines and functions, from the program's first one to the error,
+      with the causes (the last 4,000 characters), unless the exception was never raised;
     * ``trikafka.attempts``: the number of attempts;
     * ``trikafka.truncated``: the value's original size in bytes, only where the value was cut
       (:class:`DeadLetter`).
@@ -179,6 +182,7 @@ def _coordinates(record: Record) -> list[tuple[str, bytes]]:
 def _about(error: Exception, attempts: int, group_id: str | None) -> list[tuple[str, bytes]]:
     text = outlined(error, _text)
     kind = type(unwrapped(error))
+    place = traceback_text(error)
     return [
         *([] if group_id is None else [("trikafka.group", group_id.encode())]),
         (
@@ -186,6 +190,7 @@ def _about(error: Exception, attempts: int, group_id: str | None) -> list[tuple[
             f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.").encode(),
         ),
         ("trikafka.message", text[:_MOST_TEXT].encode(errors="replace")),
+        *([("trikafka.traceback", place.encode(errors="replace"))] if place else []),
         ("trikafka.attempts", b"%d" % attempts),
     ]
 

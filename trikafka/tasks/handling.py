@@ -39,6 +39,7 @@ from ..types import Record, TopicPartition
 from .callbacks import NotAsyncError, called
 from .dead_letters import DeadLetter, Letter, dead_letter_headers
 from .timer import timeout_in
+from .tracebacks import Tracebacks
 
 _log = logging.getLogger("trikafka.tasks")
 #: Errors that the next record would meet, too. The retry policy may name them nevertheless (a
@@ -177,6 +178,7 @@ class Handling:
         self._producer = producer
         self._group_id = consumer.config.group_id
         self._in_transaction = producer is not None and producer.config.transactional_id is not None
+        self._tracebacks = Tracebacks()
         self.by_batch = by_batch
 
     def works(self, batch: RecordBatch) -> Iterable[RecordAttempt]:
@@ -277,12 +279,16 @@ class Handling:
                 record, error, attempts=work.attempts, group_id=self._group_id
             )
             work.letters.append(Letter(record, added))
+        others = self._tracebacks.others_until_due(error, trio.current_time())
+        more = f" ({others} more failed there since the last traceback)" if others else ""
         _log.warning(
-            "%s goes to %s after %s: %r",
+            "%s goes to %s after %s: %r%s",
             _where(work),
             self._dead_letter.topic,
             _times(work.attempts),
             error,
+            more,
+            exc_info=None if others is None else error,
         )
         return FailureAction.DEAD, 0.0
 

@@ -21,15 +21,14 @@ from ..errors import (
 )
 from ..errors.cut_off import await_user_call
 from ..errors.groups import members, outlined
-from ..toolkit import Reminder, backoff, interrupts_unwrapped
+from ..toolkit import backoff, interrupts_unwrapped
 from .callbacks import called, check_async
 from .handling import RetryPolicy, is_fatal, is_not_the_records
 from .run_tasks import check_retry, check_stop_on
 from .signals import stop_on_signal
+from .tracebacks import Tracebacks
 
 _log = logging.getLogger("trikafka.tasks")
-#: The most kinds of a handler's errors whose tracebacks are remembered.
-_MOST_KINDS = 100
 
 
 async def run_queue(
@@ -119,7 +118,7 @@ class QueueRun:
         self._error: Exception | None = None
         self._receives: set[trio.CancelScope] = set()
         self._handlers = trio.CancelScope()
-        self._tracebacks = _Tracebacks()
+        self._tracebacks = Tracebacks()
 
     async def run(self, concurrency: int, stop_on: tuple[signal.Signals, ...]) -> None:
         """Run the workers until they are stopped or one fails; raise what failed."""
@@ -298,50 +297,3 @@ def _ends_the_run(member: BaseException) -> bool:
     if isinstance(member, trio.BrokenResourceError):
         return False
     return is_fatal(member) or is_not_the_records(member)
-
-
-# Each failed delivery has a line of its own, because each is another record. A dependency that is
-# down fails all of them at one place, and a traceback each would fill the disk with one message.
-class _Tracebacks:
-    """The kinds of a handler's errors, and when the traceback of each was logged last."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[tuple[object, ...], _Kind] = {}
-
-    def others_until_due(self, error: Exception, now: float) -> int | None:
-        """Count a failure; return the number of those without a traceback since the last one.
-
-        ``None``: no traceback is due. One is due for the first failure of a kind, and again after
-        five minutes.
-        """
-        key = tuple((type(each), _place(each)) for each in members(error))
-        kind = self._kinds.get(key)
-        if kind is None:
-            if len(self._kinds) >= _MOST_KINDS:
-                self._kinds.clear()
-            kind = self._kinds[key] = _Kind()
-        if not kind.reminder.is_due(now):
-            kind.others += 1
-            return None
-        kind.reminder.logged(now)
-        others = kind.others
-        kind.others = 0
-        return others
-
-
-class _Kind:
-    """The errors of one class that one line of the program raises."""
-
-    def __init__(self) -> None:
-        self.reminder = Reminder()
-        self.others = 0  # since the last traceback
-
-
-def _place(error: BaseException) -> tuple[str, int] | None:
-    """Return the line that raised an error."""
-    place = None
-    step = error.__traceback__
-    while step is not None:
-        place = (step.tb_frame.f_code.co_filename, step.tb_lineno)
-        step = step.tb_next
-    return place
