@@ -26,7 +26,7 @@ async def test_stall_is_logged_in_time(
             progress = min(now, begins)
             yield Owed("thing", "thing", progress, NEVER, lambda: "it hangs")
 
-    watch = StallWatch(logging.getLogger("trikafka.test"), LIMIT, [source])
+    watch = StallWatch(logging.getLogger("trikafka.test"), LIMIT, [source], "client")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch.run)
         while "thing: no progress" not in caplog.text:  # noqa: ASYNC110

@@ -60,7 +60,7 @@ async def test_leaderless_partition_is_logged_once(
             await consumer.receive_batch(timeout=1)
         (line,) = lines(caplog)
         assert line.startswith("WARNING t-0: no progress for ")
-        assert "it has no leader that can be asked" in line
+        assert " s (consumer 'trikafka'): it has no leader that can be asked" in line
         assert [str(tp) for tp in consumer.health().stalled] == ["t-0"]
         assert "t-0: no progress: it has no leader" in consumer.health().reasons[0]
         cluster.move_leader("t", 0, 1)

@@ -522,7 +522,10 @@ async def test_listener_is_bounded_by_poll_interval(
 
 async def test_stall_check_lets_other_tasks_run(autojump_clock: Clock) -> None:
     owed = [Owed(number, number, 0, NEVER, str) for number in range(5_000)]
-    watch, turns = StallWatch(logging.getLogger("trikafka.consumer"), 10, [lambda now: owed]), 0
+    watch, turns = (
+        StallWatch(logging.getLogger("trikafka.consumer"), 10, [lambda now: owed], "c"),
+        0,
+    )
     async with trio.open_nursery() as nursery:
 
         async def count() -> None:

@@ -203,6 +203,7 @@ async def test_stalled_record_is_logged_once(
         await trio.sleep(LIMIT * 2)
         [line] = [record.getMessage() for record in caplog.records]
         assert line.startswith("t-0: no progress for 1")
+        assert " s (producer 'trikafka'): a record has had no outcome" in line
         assert "NOT_ENOUGH_REPLICAS" in line
         assert [
             "t-0: a record has had no outcome for " in reason

@@ -8,7 +8,7 @@ from trio.testing import MockClock as Clock
 
 from trikafka import Record, dead_letter_headers
 
-RECORD = Record("t", 0, 7, None, None, b"v")
+RECORD = Record("t", 0, 7, None, None, None, b"v", ())
 
 
 def header(error: Exception) -> list[str]:

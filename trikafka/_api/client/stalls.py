@@ -88,7 +88,8 @@ class StallWatch:
     """The watch over what one client owes.
 
     Each of ``sources`` reports at a given time; ``limit`` is how long (seconds) a thing may make no
-    progress.
+    progress. ``client`` is the client's name in the log: the partitions of a program's producer
+    have the same names as those of its consumer.
     """
 
     def __init__(
@@ -96,8 +97,10 @@ class StallWatch:
         log: logging.Logger,
         limit: float,
         sources: Iterable[Callable[[float], Iterable[Owed]]],
+        client: str,
     ) -> None:
         self._log = log
+        self._client = client
         self._limit = limit
         self._sources = tuple(sources)
         self._seen: dict[Hashable, _Seen] = {}
@@ -157,13 +160,24 @@ class StallWatch:
         """
         for reason, items in by_reason.items():
             for owed, since in items[:_MOST_NAMED]:
-                self._log.warning("%s: no progress for %.0f s: %s", owed.name, now - since, reason)
+                self._log.warning(
+                    "%s: no progress for %.0f s (%s): %s",
+                    owed.name,
+                    now - since,
+                    self._client,
+                    reason,
+                )
             if len(items) > _MOST_NAMED:
                 self._log.warning("%d more make no progress: %s", len(items) - _MOST_NAMED, reason)
 
     def _log_resumed(self, resumed: list[tuple[Owed, float]], now: float) -> None:
         for owed, since in resumed[:_MOST_NAMED]:
-            self._log.info("%s: goes on, after %.0f s without progress", owed.name, now - since)
+            self._log.info(
+                "%s: goes on, after %.0f s without progress (%s)",
+                owed.name,
+                now - since,
+                self._client,
+            )
         if len(resumed) > _MOST_NAMED:
             self._log.info("%d more go on", len(resumed) - _MOST_NAMED)
 

@@ -76,7 +76,8 @@ class Watchdog(StallWatch):
         sources.append(partial(metadata_owed, metadata, outages))
         # Auto commit makes many calls. It is watched as a whole by `_commits`.
         sources.append(partial(calls_owed, config, but=AUTO_COMMIT))
-        super().__init__(_log, limit, sources)
+        of_group = f" of group {config.group_id!r}" if config.group_id else ""
+        super().__init__(_log, limit, sources, f"consumer {config.client_id!r}{of_group}")
         self._config = config
         self._core = core
         self._outages = outages

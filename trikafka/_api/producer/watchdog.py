@@ -39,7 +39,8 @@ class ProducerWatchdog(StallWatch):
     ) -> None:
         sources: list[Callable[[float], Iterator[Owed]]] = [self._records, self._transaction_end]
         sources += [partial(metadata_owed, metadata, outages), partial(calls_owed, config)]
-        super().__init__(_log, config.stall_warning_ms / 1000, sources)
+        limit = config.stall_warning_ms / 1000
+        super().__init__(_log, limit, sources, f"producer {config.client_id!r}")
         self._config = config
         self._outages = outages
         self._metadata = metadata

@@ -42,7 +42,8 @@ class ShareWatchdog(StallWatch):
             self._acknowledgements,
             partial(metadata_owed, metadata, outages),
         ]
-        super().__init__(_log, limit, sources)
+        client = f"share consumer {config.client_id!r} of group {config.group_id!r}"
+        super().__init__(_log, limit, sources, client)
         self._core = core
         self._outages = outages
         self._membership = membership
