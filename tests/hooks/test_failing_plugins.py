@@ -619,3 +619,31 @@ async def test_failing_partitioner_is_named(chosen: Any, autojump_clock: MockClo
                 await producer.send("t", b"v", key=b"k")
             assert str(caught.value).startswith(f"plugin 'Plugin': partitioner 'mine' {what}")
             assert (await producer.send("t", b"v", partition=1)).partition == 1
+
+
+@pytest.mark.parametrize("fault", ["lies", "raises"])
+async def test_failing_drop_ends_the_close(
+    fault: str, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    """The close is shielded there, so that no limit of the program's would end it."""
+
+    class Drops(Faulty):
+        def _plain(self, name: str) -> Callable[..., Any]:
+            return (lambda *args, **kwargs: True) if fault == "lies" else super()._plain(name)
+
+    plugin = Takes(produce=lambda context: Drops(context.builtin("produce"), "drop", fault))
+    with trio.fail_after(120):
+        async with ScriptedCluster(topics={"t": 1}) as cluster:
+            cluster.silence("Produce", times=None)
+            with contextlib.suppress(trikafka.PluginError):
+                async with trikafka.open_producer(
+                    bootstrap_servers=cluster.bootstrap_servers,
+                    dial=cluster.dial,
+                    plugins=[plugin],
+                    close_timeout_ms=1000,
+                ) as producer:
+                    await producer.enqueue("t", b"1")
+            await producer.aclose()
+            with pytest.raises(trio.ClosedResourceError):
+                producer.send_nowait("t", b"2")
+    assert ("plugin 'Takes': produce.drop says again" in caplog.text) == (fault == "lies")

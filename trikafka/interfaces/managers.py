@@ -336,6 +336,7 @@ class RecordCounters(Protocol):
     batches_expired: int
 
 
+@runtime_checkable
 class RecordAccumulator(Protocol):
     """A read-only view of the records that a producer has accepted and not completed."""
 

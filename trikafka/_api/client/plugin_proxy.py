@@ -41,6 +41,7 @@ from ...interfaces import (
     LastAssignment,
     Partitioner,
     RebalanceListener,
+    RecordAccumulator,
     TopicInfo,
 )
 from ...types import Node, TopicPartition
@@ -78,7 +79,9 @@ _RESULTS: dict[tuple[str, str], Any] = {
     ("commit", "fetch_once"): Mapping,
     ("positions", "last_error"): _FAULT,
     ("membership", "fatal"): _FAULT,
+    ("produce", "accumulator"): RecordAccumulator,
     ("produce", "append"): Callable,
+    ("produce", "drop"): bool,
     ("share_membership", "fatal"): _FAULT,
     ("share_membership", "member_id"): str,
     ("telemetry", "client_instance_id"): UUID,
@@ -90,6 +93,8 @@ _LAST = {
     "close": "acknowledgements may be missing, and the records are delivered again",
     "push_last": "the last metrics may be missing",
 }
+#: A ``drop`` that fails no batch so often in a row, and says that some are left, is not called again.
+_VAIN_DROPS = 100
 #: What tasks inside a plugin may raise at the client's end.
 _ENDS = (trio.ClosedResourceError, trio.WouldBlock)
 
@@ -140,6 +145,8 @@ class PluginProxy:
                 setattr(self, name, _async_method(thing, name, slot))
             elif inspect.isfunction(promised):
                 setattr(self, name, _plain_method(thing, name, slot))
+        if slot.kind == "produce":
+            self.drop = _bounded_drop(self, _plain_method(thing, "drop", slot), slot)
 
     def __repr__(self) -> str:
         return f"<{self._slot.name('')[:-1]}, {self._thing!r}>"
@@ -336,6 +343,35 @@ def _plain_method(
             result.close()
             raise PluginError(f"{slot.name(name)} is async, and has to be a plain function")
         return slot.result(name, result)
+
+    return method
+
+
+def _bounded_drop(manager: Any, drop: Callable[..., bool], slot: PluginSlot) -> Callable[..., bool]:
+    """Return ``drop``, which its caller repeats while it returns True, so that this ends.
+
+    The close of a producer calls it shielded from cancellations.
+    """
+    least = vain = 0
+
+    def method(*args: Any, **kwargs: Any) -> bool:
+        nonlocal least, vain
+        if not drop(*args, **kwargs):
+            vain = 0
+            return False
+        left = len(manager.accumulator.unsettled())
+        vain = vain + 1 if vain and left >= least else 1
+        least = left
+        if vain < _VAIN_DROPS:
+            return True
+        vain = 0
+        _log.error(
+            "%s says again and again that batches are left, and fails none of them: it is not "
+            "called any more, and %d batches may never have an outcome",
+            slot.name("drop"),
+            left,
+        )
+        return False
 
     return method
 

@@ -781,13 +781,15 @@ class Producer(MeteredClient):
             error = DeliveryTimeoutError("close", min(limit, spent))
             raise
         finally:
-            with trio.CancelScope(shield=True):
-                while self._manager.drop(error, _STEP):
-                    await trio.lowlevel.checkpoint()
-            self._context.brokers.close()
-            self._service.stop()
-            self._over.set()
-            self._context.notify_closed()
+            try:
+                with trio.CancelScope(shield=True):
+                    while self._manager.drop(error, _STEP):
+                        await trio.lowlevel.checkpoint()
+            finally:  # also after a plugin's manager has failed
+                self._context.brokers.close()
+                self._service.stop()
+                self._over.set()
+                self._context.notify_closed()
 
     def _close_limit(self, how: Exit) -> float:
         # The deadline of a scope that is cancelled, or over, is minus infinity.
