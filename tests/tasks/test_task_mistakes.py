@@ -8,8 +8,10 @@ import inspect
 import logging
 import re
 import signal
-from functools import partial
+from collections.abc import AsyncIterator
+from functools import partial, wraps
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -43,6 +45,76 @@ def test_handler_whose_signature_fails_is_called() -> None:
         async def __call__(self, record: Record) -> None: ...
 
     check_async("handler", Odd(), "record")
+
+
+class Handlers:
+    """Handlers of all kinds."""
+
+    async def right(self, record: Record) -> None: ...
+
+    def returns(self, record: Record) -> Any:
+        if record:
+            return self.right(record)
+        return None
+
+    def chooses(self, record: Record) -> Any:
+        return self.right(record) if record else None
+
+    def raises(self, record: Record) -> None:
+        raise NotImplementedError
+
+    @staticmethod
+    def decorated(function: Any) -> Any:
+        @wraps(function)
+        async def wrapper(record: Record) -> None:
+            function(record)
+
+        return wrapper
+
+    def plain(self, record: Record) -> None:
+        if not record:
+            return
+        print(record)
+
+    def __call__(self, record: Record) -> None:
+        print(record)
+
+    async def yields(self, record: Record) -> AsyncIterator[Record]:
+        yield record
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Handlers().plain,
+        Handlers(),
+        partial(Handlers.plain, Handlers()),
+        lambda record: None,
+        Handlers().yields,
+    ],
+)
+def test_a_handler_without_a_result_is_refused_before_a_call(handler: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"handler must be an async function \(async def"):
+        check_async("handler", handler, "record")
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Handlers().right,
+        Handlers().returns,
+        Handlers().chooses,
+        Handlers().raises,
+        partial(Handlers.right, Handlers()),
+        lambda record: one(record),
+        Handlers.decorated(Handlers().plain),
+        Mock(),
+        print,
+        Values,
+    ],
+)
+def test_a_handler_that_may_be_awaited_is_called(handler: Any) -> None:
+    check_async("handler", handler, "record")
 
 
 def end_of(cluster: ScriptedCluster, topic: str) -> int:

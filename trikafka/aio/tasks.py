@@ -17,6 +17,7 @@ from .. import ensure_topics as _ensure_topics
 from .. import process as _process
 from .. import run_tasks as _run_tasks
 from ..errors import ConfigurationError
+from ..tasks.callbacks import check_async
 from ..tasks.queue import QueueRun, queue_settings
 from ..toolkit import Unopened, shown
 from ..types import Key, Value
@@ -108,6 +109,9 @@ async def run_tasks(
     _check("run_tasks", consumer, Consumer)
     if producer is not None:
         _check("run_tasks", producer, Producer)
+    check_async("handler", handler, "batch" if batches else "record")  # _bridged() hides it
+    if prepare is not None:
+        check_async("prepare", prepare, "partition")
     consumer._check()
     guest, run = consumer._guest, _run_tasks
     settings: dict[str, Any] = {
@@ -158,6 +162,7 @@ async def process(
     """
     _check("process", consumer, Consumer)
     _check("process", producer, Producer)
+    check_async("handler", handler, "batch", "txn")  # what is bridged hides it
     consumer._check()
     guest = consumer._guest
 

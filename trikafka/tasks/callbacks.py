@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from types import CoroutineType
@@ -22,7 +24,8 @@ def check_async(what: str, function: object, *arguments: str) -> None:
     """Raise :exc:`ConfigurationError` if the result of ``function`` surely cannot be awaited.
 
     Also checks that it takes these ``arguments``. A plain function may return an awaitable (a
-    ``partial``, a ``lambda``): only the call shows that, see :func:`awaitable`.
+    ``partial``, a ``lambda``): only the call shows that, see :func:`awaitable`. But one that
+    returns nothing would do its work for a record before that call is refused.
     """
     called_with = ", ".join(arguments)
     if inspect.iscoroutine(function):
@@ -36,6 +39,10 @@ def check_async(what: str, function: object, *arguments: str) -> None:
         raise ConfigurationError(
             f"{what} must be an async function, called with ({called_with}), not {function!r}"
         )
+    if (instead := _no_awaitable(function)) is not None:
+        raise ConfigurationError(
+            f"{what} must be an async function (async def), but {_name(function)} {instead}"
+        )
     if (signature := signature_of(function, follow_wrapped=True)) is None:
         return  # written in C, for example: the call will show
     try:
@@ -45,6 +52,39 @@ def check_async(what: str, function: object, *arguments: str) -> None:
             f"{what} is called with ({called_with}), which {_name(function)}{signature} does not "
             f"take: {error}"
         ) from None
+
+
+def _no_awaitable(function: object) -> str | None:
+    """Return what a call surely returns if that cannot be awaited; ``None`` if it may be awaited.
+
+    A function without a ``return`` of a value returns ``None``. A value may be an awaitable,
+    whatever an annotation says. A decorator's function counts as it is, and not the function that
+    it wraps.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not isinstance(function, type):
+        function = inspect.getattr_static(type(function), "__call__", None)
+    if inspect.ismethod(function):
+        function = function.__func__
+    if not inspect.isfunction(function):
+        return None
+    if inspect.isasyncgenfunction(function):
+        return "has a yield, which makes it an async generator"
+    flags = function.__code__.co_flags
+    if flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
+        return None
+    returns = []
+    before = None
+    for step in dis.get_instructions(function):
+        if step.opname == "RETURN_CONST":  # Python 3.12 and 3.13
+            returns.append(step.argval is None)
+        elif step.opname == "RETURN_VALUE":
+            is_none = before is not None and before.opname == "LOAD_CONST" and before.argval is None
+            # A jump to it may bring another value.
+            returns.append(is_none and not step.is_jump_target)
+        before = step
+    return "is a plain function that returns nothing" if returns and all(returns) else None
 
 
 def awaitable(what: str, function: object, result: Any) -> Awaitable[object]:
