@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from .advice import in_options
 from .suggesting import argument_hint, option_hint
 
 if TYPE_CHECKING:
@@ -276,11 +277,13 @@ def _sentence(error: BaseException) -> tuple[str, int]:
         where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
         return text + where, 2
     if isinstance(error, click.ClickException):
-        return _one_line(error.format_message()), error.exit_code
+        text = error.format_message()
+        return _one_line(in_options(text, chosen=True)), error.exit_code
     from ..errors import ConfigurationError, TrikafkaError
 
     if isinstance(error, TrikafkaError):
-        return _one_line(str(error)), 2 if isinstance(error, ConfigurationError) else 1
+        chosen = isinstance(error, ConfigurationError)
+        return _one_line(in_options(str(error), chosen=chosen)), 2 if chosen else 1
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}" + (f": {error.filename}" if error.filename else ""), 1
     return f"unexpected {type(error).__name__}: {_one_line(str(error))} (--debug shows where)", 1

@@ -34,7 +34,8 @@ _OURS = (MembershipBase, MembershipChoice)
 GROUP = "group"
 _OPEN_TRANSACTION = (
     "a transaction is open there, and a read_committed consumer waits for its end. "
-    "Admin.find_hanging_transactions() finds one that will never end"
+    "Admin.find_hanging_transactions(), or trikafka transactions find-hanging, finds one that will "
+    "never end"
 )
 
 

@@ -1,0 +1,57 @@
+"""Errors of the library in the command's words: options in place of Python calls."""
+
+from __future__ import annotations
+
+import re
+
+#: Parts of errors' texts, and what stands for them here. An option cannot give a function.
+INSTEAD = {
+    ", or admin.create_topics": "",
+    ": seek, commit an offset, or set 'earliest' or 'latest'": (
+        ": set 'earliest' or 'latest', or commit an offset by trikafka groups reset-offsets"
+    ),
+    "; seek, or set auto_offset_reset": "; set auto_offset_reset",
+    ", or give ssl_context": "",
+    ": give ssl_context": "",
+    "sasl_oauth_token_provider, or ": "",
+    "; tokens of a cloud's metadata service need sasl_oauth_token_provider": "",
+    "; a token from elsewhere comes from a function (sasl_oauth_token_provider)": "",
+    " (or sasl_credentials)": "",
+}
+_CALL = re.compile(r"\bopen_(share_)?(consumer|producer|admin)\(\)")
+_SHARED = re.compile(r" \(of a file that several clients share: from_properties\(file, \w+\)\)")
+_NAME = re.compile(r"\b[a-z]+(?:_[a-z0-9]+)+\b")
+_OPTIONS = {"bootstrap_servers": "-b", "group_id": "-G"}
+
+
+def in_options(text: str, *, chosen: bool) -> str:
+    """Return an error's text with options in place of calls.
+
+    If the text names a setting, a hint says which option gives it. If it is an error about the
+    settings that were ``chosen``, the user knows that.
+    """
+    for call, instead in INSTEAD.items():
+        text = text.replace(call, instead)
+    text = _SHARED.sub("; a file that several clients share is given by --config-file", text)
+    text = _CALL.sub(_client, text)
+    if chosen or "-X" in text:
+        return text
+    known = _settings()
+    name = next((name for name in _NAME.findall(text) if name in known), None)
+    if name is None:
+        return text
+    option = _OPTIONS.get(name, f"-X {name}=VALUE")
+    return f"{text} (the option is {option})"
+
+
+def _client(call: re.Match[str]) -> str:
+    if call[2] == "admin":
+        return "an admin client"
+    return f"a share {call[2]}" if call[1] else f"a {call[2]}"
+
+
+def _settings() -> frozenset[str]:
+    from ..config import AdminConfig, ConsumerConfig, ProducerConfig, settings_of
+
+    clients = (AdminConfig, ConsumerConfig, ProducerConfig)
+    return frozenset(name for client in clients for name in settings_of(client))
