@@ -206,6 +206,9 @@ async def test_forgotten_async_with_is_explained(opener: Callable[..., Any]) -> 
     async def wait() -> None:
         await client
 
+    async def iterate_plainly() -> None:
+        list(client)
+
     def plain() -> None:
         with client:
             pass
@@ -213,8 +216,11 @@ async def test_forgotten_async_with_is_explained(opener: Callable[..., Any]) -> 
     with pytest.raises(IllegalStateError) as caught:
         await client.close()
     assert str(caught.value).startswith(line(opener) + ": before that there is no ")
+    consumes = opener.__name__.endswith("consumer")
+    inside = f": inside of it 'async for' goes over the {opener.__name__.removeprefix('open_')}"
     for mistake, says in (
-        (iterate, ": inside of it 'async for'"),
+        (iterate, inside if consumes else ", not by 'async for'"),
+        (iterate_plainly, inside if consumes else ", not by 'for'"),
         (wait, f", not by 'await {opener.__name__}(...)'"),
     ):
         with pytest.raises(IllegalStateError) as caught:

@@ -71,8 +71,17 @@ class Unopened:
             )
 
         def __aiter__(self) -> NoReturn:
-            raise IllegalStateError(
-                f"{self._advice()}: inside of it 'async for' goes over the {_name(self.opens)}"
+            raise self._iterated("async for")
+
+        def __iter__(self) -> NoReturn:
+            raise self._iterated("for")
+
+        def _iterated(self, by: str) -> IllegalStateError:
+            name = _name(self.opens)
+            if not name.endswith("consumer"):
+                return IllegalStateError(f"{self._advice()}, not by {by!r}")
+            return IllegalStateError(
+                f"{self._advice()}: inside of it 'async for' goes over the {name}"
             )
 
         def __await__(self) -> NoReturn:
