@@ -313,6 +313,9 @@ async def test_a_fatal_error_is_raised_as_it_is(autojump_clock: Clock) -> None:
         ({"reject_after": 0}, "reject_after must be a whole number from 1, not 0"),
         ({"retry": 3}, "retry must be a RetryPolicy, such as .*, not 3"),
         ({"auto_offset_reset": "earliest"}, "share.auto.offset.reset"),
+        ({"concurency": 3}, r"'concurency' for run_queue\(\); did you mean 'concurrency'\?"),
+        ({"dead_letter": "x"}, r"run_queue\(\) has no dead_letter=.*errors.deadletterqueue"),
+        ({"topics": ["t"]}, r"'topics' for run_queue\(\); topics are arguments without a name"),
     ],
 )
 async def test_wrong_arguments_of_a_queue(settings: Any, text: str) -> None:
@@ -321,6 +324,13 @@ async def test_wrong_arguments_of_a_queue(settings: Any, text: str) -> None:
     given: Any = {"group_id": "g", "bootstrap_servers": "nowhere:1"} | settings
     with pytest.raises(ConfigurationError, match=text):
         await run_queue(handle, "jobs", **given)
+
+
+async def test_a_queue_without_topics_is_refused() -> None:
+    async def handle(delivery: Delivery) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"^run_queue\(\) needs the names of topics"):
+        await run_queue(handle, group_id="g")
 
 
 async def test_a_plain_handler_is_refused() -> None:

@@ -217,7 +217,7 @@ async def run_queue(
     When cancelled, the handlers are cancelled, their records are released within a second, and then
     ``CancelledError`` is raised.
     """
-    given = queue_settings(handler, concurrency, retry, reject_after, stop_on, settings)
+    given = queue_settings(handler, topics, concurrency, retry, reject_after, stop_on, settings)
     async with open_share_consumer(*topics, group_id=group_id, **given) as queue:
         guest = queue._guest
 

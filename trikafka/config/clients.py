@@ -817,8 +817,8 @@ class ShareConsumerConfig(ClientConfig):
                 continue
             instead = _SET_BY_THE_GROUP[name]
             what = (
-                f"the group has this setting: set {instead} with admin.alter_configs on "
-                "the resource type GROUP"
+                f"the group has this setting: set {instead} by trikafka configs set group, or by "
+                "admin.alter_configs on the resource type GROUP"
                 if instead
                 else "share groups have nothing like it"
             )

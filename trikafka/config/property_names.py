@@ -344,7 +344,7 @@ PYTHON: Mapping[str, PropertyRule] = {
     "sock_chunk_bytes": _SOCKETS,
     "socket_options": _SOCKETS,
     "socks5_proxy": _DIAL,
-    "topics": _refused("give open_consumer() the topics as arguments"),
+    "topics": _refused("topics are arguments without a name"),
 }
 RULES: Mapping[str, PropertyRule] = {**LIBRDKAFKA, **JAVA, **PYTHON}
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import trio
 
 from .. import Delivery, Record, ShareConsumer, open_share_consumer
+from ..config import ShareConsumerConfig, settings_of
 from ..config.whole import is_whole
 from ..errors import (
     ConfigurationError,
@@ -29,6 +30,19 @@ from .signals import stop_on_signal
 from .tracebacks import Tracebacks
 
 _log = logging.getLogger("trikafka.tasks")
+
+#: The arguments beside the settings, for suggestions.
+_ARGUMENTS = ("concurrency", "retry", "reject_after", "stop_on")
+#: Arguments of :func:`run_tasks` that a share group has no use for, and what there is instead.
+_ONLY_OF_RUN_TASKS = {
+    "dead_letter": (
+        ": the brokers write dead letters, if the group has errors.deadletterqueue.topic.name"
+    ),
+    "batches": ": open_share_consumer() has batches()",
+    "producer": "",
+    "prepare": "",
+    "task_timeout_ms": "",
+}
 
 
 async def run_queue(
@@ -75,13 +89,14 @@ async def run_queue(
 
     When cancelled, handlers are cut off, and their records are released within a second.
     """
-    given = queue_settings(handler, concurrency, retry, reject_after, stop_on, settings)
+    given = queue_settings(handler, topics, concurrency, retry, reject_after, stop_on, settings)
     async with open_share_consumer(*topics, group_id=group_id, **given) as queue:
         await QueueRun(queue, handler, retry, reject_after).run(concurrency, tuple(stop_on))
 
 
 def queue_settings(
     handler: object,
+    topics: Sequence[object],
     concurrency: int,
     retry: RetryPolicy | None,
     reject_after: int | None,
@@ -97,7 +112,24 @@ def queue_settings(
             raise ConfigurationError(f"{name} must be a whole number from 1, not {value!r}")
     check_retry(retry)
     check_stop_on(stop_on)
+    if not topics:
+        raise ConfigurationError(
+            "run_queue() needs the names of topics: "
+            "trikafka.run_queue(handler, 'jobs', group_id='workers', ...)"
+        )
+    _check_names(settings)
     return {"acquire": "records", "max_in_flight": 2 * concurrency, **settings}
+
+
+def _check_names(settings: Mapping[str, Any]) -> None:
+    """Raise :exc:`ConfigurationError` for an unknown name: the error names this function."""
+    known = settings_of(ShareConsumerConfig)
+    if all(name in known for name in settings):
+        return
+    for name, instead in _ONLY_OF_RUN_TASKS.items():
+        if name in settings:
+            raise ConfigurationError(f"run_queue() has no {name}=, as run_tasks() has{instead}")
+    ShareConsumerConfig.build({**settings, "group_id": "g"}, "run_queue()", _ARGUMENTS)
 
 
 class QueueRun:
