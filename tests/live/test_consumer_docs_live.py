@@ -203,10 +203,19 @@ async def test_testing_example_needs_no_broker(tmp_path: Path) -> None:
     assert this.lines == ["tested, 40.0 seconds later"]
 
 
-async def test_testing_example_runs_by_pytest(autojump_clock: Any) -> None:
+async def test_worker_example_needs_no_broker(tmp_path: Path) -> None:
+    async with running("tested_worker", "nowhere", tmp_path) as this:
+        assert await this.ended() == 0
+    assert this.lines == ["ann tea", "tested, 30.0 seconds later"]
+
+
+@pytest.mark.parametrize(("example", "seconds"), [("tested_consumer", 40), ("tested_worker", 30)])
+async def test_testing_example_runs_by_pytest(
+    autojump_clock: Any, example: str, seconds: int
+) -> None:
     """Its test takes the fixture of pytest-trio. Without that, it would wait in real time."""
-    names = runpy.run_path(str(ROOT / "examples" / "tested_consumer.py"))
+    names = runpy.run_path(str(ROOT / "examples" / f"{example}.py"))
     (test,) = (function for name, function in names.items() if name.startswith("test_"))
     assert list(inspect.signature(test).parameters) == ["autojump_clock"]
     await test(autojump_clock)
-    assert trio.current_time() >= 40
+    assert trio.current_time() >= seconds
