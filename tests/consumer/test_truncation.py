@@ -12,7 +12,7 @@ from trio.testing import MockClock as Clock
 from trikafka import OffsetAndMetadata
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import LogTruncationError, UnknownTopicOrPartitionError
-from trikafka.testing import ScriptedCluster
+from trikafka.testing import ScriptedCluster, control_batch, encode_batch
 
 
 def write(cluster: ScriptedCluster, count: int, partition: int = 0, name: str = "") -> None:
@@ -260,3 +260,51 @@ async def test_deleted_topic_ends_its_validation(
         cluster.delete_topic("t")
         with trio.fail_after(10), pytest.raises(UnknownTopicOrPartitionError, match="t"):
             await consumer.receive()
+
+
+async def test_skipped_records_are_no_truncation(autojump_clock: Clock) -> None:
+    """The aborted records of a later epoch were read, though none was delivered."""
+    committed = {"isolation_level": "read_committed", "auto_offset_reset": "none"}
+    async with cluster_of(nodes=2) as cluster:
+        async with consumer_of(cluster, group_id="g", **committed) as consumer:
+            write(cluster, 3)
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            assert len(await values(consumer, 3)) == 3
+            cluster.move_leader("t", 0, 1)
+            aborted = encode_batch([b"a"], timestamp=0, producer=(7, 0, 0), transactional=True)
+            cluster.append_batch("t", 0, aborted)
+            cluster.append_batch("t", 0, control_batch(7, 0, commit=False, timestamp=0))
+            assert not await consumer.receive_batch(timeout=3)
+            assert await consumer.position(T0) == 5
+            cluster.move_leader("t", 0, 0)
+            assert not await consumer.receive_batch(timeout=3)
+            assert await consumer.position(T0) == 5
+            await consumer.commit()
+            assert cluster.committed("g", ("t", 0)) == OffsetAndMetadata(5, 1)
+        write(cluster, 1, name="new ")
+        async with consumer_of(cluster, group_id="g", **committed) as consumer:
+            consumer.assign([T0])
+            assert await values(consumer, 1) == [b"new 0"]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_truncation_before_first_record_skips_none(
+    autojump_clock: Clock, paused: bool
+) -> None:
+    """A position that was looked up is validated, too, before anything is read from it."""
+    async with (
+        cluster_of(nodes=2) as cluster,
+        consumer_of(cluster, auto_offset_reset="latest") as consumer,
+    ):
+        write(cluster, 10)
+        consumer.assign([T0])
+        if paused:
+            consumer.pause([T0])
+        assert await consumer.position(T0) == 10
+        cluster.elect_uncleanly("t", 0, 1, 4)
+        write(cluster, 8, name="new ")
+        await trio.sleep(1)
+        consumer.resume([T0])
+        with trio.fail_after(3):
+            assert await values(consumer, 8) == [b"new %d" % number for number in range(8)]

@@ -294,7 +294,9 @@ class PartitionReader:
             # Something corrupt follows; the next fetch begins with it.
             partition.refetch(batch.next_offset)
         if not batch:
-            partition.passed_over(max(partition.position or 0, batch.next_offset))
+            partition.passed_over(
+                max(partition.position or 0, batch.next_offset), batch.leader_epoch
+            )
             return None
         if not partition.deliverable:  # paused, or being revoked, since the decoding began
             self._buffer.put_back(partition, batch)
@@ -312,7 +314,7 @@ class PartitionReader:
         if rest := batch[len(head) :]:
             self._buffer.put_back(partition, rest)
         if not head:
-            partition.passed_over(limit)
+            partition.passed_over(limit, batch.leader_epoch)
         return head or None
 
 

@@ -358,7 +358,9 @@ class Positions:
             too_old = {tp: OffsetSpec.LATEST for tp in wanted if tp in found and found[tp] is None}
             for number, tp in enumerate(wanted, 1):
                 if (where := found.get(tp)) is not None:
-                    self._settle(*asked[tp], where.offset)
+                    # The begin of a log needs no epoch: no record before it was counted as read.
+                    epoch = None if wanted[tp] == OffsetSpec.EARLIEST else where.leader_epoch
+                    self._settle(*asked[tp], where.offset, epoch, confirmed=True)
                 if number % PORTION == 0:
                     await trio.lowlevel.cancel_shielded_checkpoint()
         if too_old:
@@ -384,11 +386,13 @@ class Positions:
         ticket: int,
         offset: int,
         leader_epoch: int | None = None,
+        *,
+        confirmed: bool = False,
     ) -> bool:
         """Set a position, unless a seek or a reset has superseded the look-up; return whether."""
         fits = partition.accepts(ticket) and partition.position is None
         if fits:
-            partition.located(offset, leader_epoch)
+            partition.located(offset, leader_epoch, confirmed=confirmed)
         return fits
 
 

@@ -222,9 +222,17 @@ class AssignedPartition:
 
     # Position.
 
-    def located(self, offset: int, leader_epoch: int | None = None) -> None:
-        """Continue at the position that was looked up."""
+    def located(
+        self, offset: int, leader_epoch: int | None = None, *, confirmed: bool = False
+    ) -> None:
+        """Continue at the position that was looked up.
+
+        ``confirmed``: the leader of that epoch has given the offset, so the first fetch need not
+        compare the epochs. A follower may not know of the epoch yet, and would refuse the fetch.
+        """
         self.seek(offset, leader_epoch)
+        if confirmed:
+            self.fetch_epoch = None
 
     def seek(self, offset: int, leader_epoch: int | None = None) -> None:
         """Continue at ``offset``, as the user asked; overtakes everything under way."""
@@ -417,12 +425,16 @@ class AssignedPartition:
             if self._marks is None:
                 self._processed = cursor.processed
 
-    def passed_over(self, upto: int) -> None:
+    def passed_over(self, upto: int, leader_epoch: int | None = None) -> None:
         """Advance the position to ``upto``: there is no record for the user before that offset.
 
         The gap is processed at once, unless the user still holds records before it.
+        ``leader_epoch`` is that of the last record in the gap. Without it a later validation would
+        take the gap for truncated: the epoch of the records before it may end before it.
         """
         self.end_records()
+        if leader_epoch is not None:
+            self.leader_epoch = leader_epoch
         if self._processed == self._position:
             self._processed = upto
         self._position = upto

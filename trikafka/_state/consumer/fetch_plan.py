@@ -378,6 +378,10 @@ class FetchPlan:
         known = source.leader_epoch
         if epoch != known:
             source.leader_epoch = epoch
+            # The first leader that is seen need not be the one that has given the position: the
+            # partition may have been paused meanwhile. A fetch with an epoch is its own check.
+            if known < 0 and partition.fetch_epoch is None and partition.leader_epoch is not None:
+                known = partition.leader_epoch
             # A lower epoch follows a damaged response that had named an epoch that never existed.
             if 0 <= known < epoch and partition.leader_epoch is not None:
                 partition.begin_validation()
