@@ -50,15 +50,19 @@ async def test_truncation_continues_at_divergence(autojump_clock: Clock) -> None
         assert await consumer.position(T0) == 8
 
 
-async def test_diverged_buffer_is_not_delivered(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("taken", [0, 2])
+async def test_diverged_buffer_is_not_delivered(autojump_clock: Clock, taken: int) -> None:
     async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
         write(cluster, 10)
         consumer.assign([T0])
-        assert len(await values(consumer, 2)) == 2  # 2 to 9 are buffered
+        assert len(await values(consumer, taken)) == taken
+        await trio.sleep(1)  # the rest is buffered
         cluster.elect_uncleanly("t", 0, 1, 5)
-        write(cluster, 3, name="new ")
+        write(cluster, 6, name="new ")
         await trio.sleep(2)
-        assert await values(consumer, 6) == [b"2", b"3", b"4", b"new 0", b"new 1", b"new 2"]
+        kept = [b"%d" % number for number in range(taken, 5)]
+        new = [b"new %d" % number for number in range(6)]
+        assert await values(consumer, len(kept + new)) == kept + new
 
 
 async def test_truncation_without_reset_is_an_error(
@@ -308,3 +312,24 @@ async def test_truncation_before_first_record_skips_none(
         consumer.resume([T0])
         with trio.fail_after(3):
             assert await values(consumer, 8) == [b"new %d" % number for number in range(8)]
+
+
+async def test_follower_without_the_epoch_is_read(autojump_clock: Clock) -> None:
+    """A committed epoch without records is compared by the leader; no replica is distrusted."""
+    settings = {"group_id": "g", "client_rack": "b", "auto_offset_reset": "latest"}
+    async with cluster_of(records=3, nodes=3, racks=("a", "b", "c")) as cluster:
+        cluster.move_leader("t", 0, 2)
+        async with consumer_of(cluster, **settings) as consumer:
+            consumer.assign([T0])
+            assert await consumer.position(T0) == 3
+            await consumer.commit()
+        assert cluster.committed("g", ("t", 0)) == OffsetAndMetadata(3, 1)
+        async with consumer_of(cluster, **settings) as consumer:
+            consumer.assign([T0])
+            assert not await consumer.receive_batch(timeout=5)
+            asked = len(cluster.requests("Fetch"))
+            write(cluster, 1, name="new ")
+            assert await values(consumer, 1) == [b"new 0"]
+            assert not await consumer.receive_batch(timeout=5)
+            assert {each.node_id for each in cluster.requests("Fetch")[asked:]} == {1}
+        assert len(cluster.requests("OffsetForLeaderEpoch")) == 1

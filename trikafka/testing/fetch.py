@@ -165,7 +165,11 @@ def _fetch_one(
     last_epoch = part.last_fetched_epoch if call.version >= 12 else -1
     if (known := _diverging(partition, last_epoch, part.fetch_offset)) is not None:
         return here | {"diverging_epoch": {"epoch": known[0], "end_offset": known[1]}}
-    if not partition.start <= part.fetch_offset <= end or last_epoch > partition.leader_epoch:
+    newest = partition.leader_epoch
+    if call.node.node_id != partition.leader:
+        # A follower learns of an epoch with the first record of it.
+        newest = partition.epoch_at(end - 1)
+    if not partition.start <= part.fetch_offset <= end or last_epoch > newest:
         return answer | nowhere | {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}
     if part.fetch_offset < partition.tiered and not partition.remote_readable:
         return answer | nowhere | {"error_code": ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE}

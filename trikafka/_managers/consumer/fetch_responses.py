@@ -16,6 +16,7 @@ from ..._state.consumer.assignment import AssignedPartition, LogEnds
 from ..._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
 from ..._state.consumer.fetch_plan import FetchPlan
 from ..._state.consumer.fetch_session import FetchSession, SessionRequest, Wanted
+from ..._state.consumer.partition_state import PartitionState
 from ..._wire.fetch import (
     FetchedPartition,
     FetchResponse,
@@ -291,6 +292,17 @@ class FetchResponses:
         # For any error of a follower, the leader is the authority.
         if from_follower:
             self._plan.prefer(partition, None)
+            # A follower that has no record of an epoch yet does not know the epoch, and refuses a
+            # fetch that names it. Only the leader can compare such an epoch. Then the fetches name
+            # none, and the follower may serve them.
+            if (
+                error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+                and wanted.fetch_epoch >= 0
+                and partition.position == offset
+                and partition.state is PartitionState.FETCHING
+            ):
+                partition.begin_validation()
+                return
             self._doubt_replicas(partition)
         if from_follower and error.code in (
             ErrorCode.OFFSET_OUT_OF_RANGE,

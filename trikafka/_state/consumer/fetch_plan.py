@@ -383,9 +383,15 @@ class FetchPlan:
             if known < 0 and partition.fetch_epoch is None and partition.leader_epoch is not None:
                 known = partition.leader_epoch
             # A lower epoch follows a damaged response that had named an epoch that never existed.
-            if 0 <= known < epoch and partition.leader_epoch is not None:
-                partition.begin_validation()
-                return False
+            if 0 <= known < epoch:
+                if partition.leader_epoch is not None:
+                    partition.begin_validation()
+                    return False
+                # Of a position without an epoch nothing can be validated. But what is buffered
+                # behind it comes from the old leader. Once it was delivered, the position would
+                # have its epoch, and the next check would only come with the next election.
+                if partition.fetch_offset != partition.position:
+                    partition.refetch(partition.position or 0)
         return True
 
     def _is_of_another_topic(self, partition: AssignedPartition, source: _Source) -> bool:
