@@ -50,6 +50,26 @@ async def test_recreated_topic_is_read_once(
         assert cluster.committed("g", T0).offset == later  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_member_outlives_its_partition(autojump_clock: MockClock, protocol: str) -> None:
+    """A new topic with fewer partitions is no error of a member: its group takes the rest away."""
+    async with cluster_of(2, records=3) as cluster:
+        settings = {"metadata_max_age_ms": 300, "group_protocol": protocol}
+        async with member_of(cluster, **settings) as consumer:
+            assert len(await values(consumer, 6)) == 6
+            await trio.sleep(6)
+            cluster.delete_topic("t")
+            cluster.create_topic("t", 1)
+            cluster.append("t", 0, [b"new"] * 3)
+            with trio.fail_after(60):
+                assert await values(consumer, 3) == [b"new"] * 3
+            with trio.move_on_after(20) as scope:
+                await consumer.receive()
+            assert scope.cancelled_caught
+            assert consumer.assignment() == {T0}
+            assert await consumer.position(T0) == 3
+
+
 @asynccontextmanager
 async def holding_old_records(cluster: ScriptedCluster, **settings: Any) -> AsyncIterator[Consumer]:
     """Open a consumer that has read five records of a topic recreated since, and does not know it

@@ -9,7 +9,7 @@ import trio
 
 from ..._state.consumer.assignment import AssignedPartition, Assignment
 from ..._state.consumer.subscription import Subscription
-from ...errors import TrikafkaError
+from ...errors import TrikafkaError, UnknownTopicOrPartitionError
 from ...interfaces import MetadataManager
 from ...types import Node
 
@@ -23,6 +23,13 @@ class MissingPartitions:
         self._metadata = metadata
         self._subscription = subscription
         self._assignment = assignment
+
+    def is_for_the_group(self, error: TrikafkaError) -> bool:
+        """Return whether the group deals with this error, so that no receive raises it.
+
+        A topic was recreated with fewer partitions: the coordinator takes them from the member.
+        """
+        return self._subscription.grouped and isinstance(error, UnknownTopicOrPartitionError)
 
     def leader(self, partition: AssignedPartition) -> Node | None:
         """Return the leader in the metadata; record its absence and return ``None`` without one."""

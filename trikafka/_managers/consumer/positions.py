@@ -183,7 +183,11 @@ class Positions:
                 if partition not in self._assignment.unlocated:
                     continue  # located, gone or refused meanwhile
                 failure = failures.of(partition.tp)
-                if failure is not None and not (failure.retriable or is_unexplained(failure)):
+                if failure is not None and not (
+                    failure.retriable
+                    or is_unexplained(failure)
+                    or self._missing.is_for_the_group(failure)
+                ):
                     partition.failed(again(failure))
                 else:
                     self._missing.leader(partition)
