@@ -117,7 +117,8 @@ class OffsetAndMetadata:
 
     Attributes:
         offset: The offset of the next record to process.
-        leader_epoch: The leader epoch of the last processed record, if known (KIP-320).
+        leader_epoch: The leader epoch of the last processed record, if known (KIP-320). Before the
+            first record it is that of the leader that returned the offset.
         metadata: A text that the committer stored with the offset.
     """
 
