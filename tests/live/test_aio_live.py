@@ -11,17 +11,20 @@ import json
 import os
 import random
 import re
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -193,10 +196,26 @@ def held_port() -> Iterator[int]:
 
 
 def is_well(port: int) -> bool:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as response:
-        found: dict[str, bool] = json.load(response)
-    assert list(found) == ["ok"]
-    return found["ok"]
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as response:
+            found: dict[str, bool] = json.load(response)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code != 503:
+            raise
+        return False
+    assert found == {"ok": True}
+    return True
+
+
+def test_web_program_reports_a_failure_by_its_status(tmp_path: Path) -> None:
+    names = runpy.run_path(str(program("fastapi", "localhost:9092", tmp_path)))
+    producer = SimpleNamespace(health=lambda: SimpleNamespace(ok=False))
+    request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(producer=producer)))
+    response = SimpleNamespace(status_code=200)
+    # uvicorn goes on after the producer has failed, and probes look at the status only.
+    assert asyncio.run(names["health"](request, response)) == {"ok": False}
+    assert response.status_code == 503
 
 
 def post(port: int, process: subprocess.Popen[str]) -> dict[str, Any]:
