@@ -165,6 +165,59 @@ def test_records_are_a_slice_of_the_frame(version: int) -> None:
     assert part.records.obj is data
 
 
+# The response about one partition with a few records, which is read in one step.
+
+
+def lone(records: bytes, **changes: Any) -> dict[str, Any]:
+    part = {
+        "partition_index": 4,
+        "error_code": 0,
+        "high_watermark": 100,
+        "last_stable_offset": 90,
+        "log_start_offset": 5,
+        "aborted_transactions": None,
+        "preferred_read_replica": -1,
+        "records": records,
+        **changes,
+    }
+    topic = {"topic": "t", "topic_id": UUID(int=7), "partitions": [part]}
+    head = {"throttle_time_ms": 1, "error_code": 0, "session_id": 9}
+    return {**head, "responses": [topic], "node_endpoints": []}
+
+
+@pytest.mark.parametrize("aborted", [None, []])
+@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16_382, 16_383])
+def test_lone_partition_is_read_at_any_size(size: int, aborted: Any) -> None:
+    values = lone(bytes(size), aborted_transactions=aborted)
+    data = encoded(17, values)
+    for most in (None, size):  # with a limit that is just enough, field by field
+        check(read_fetch_response(memoryview(data), 17, most=most), 17, values)
+
+
+def test_lone_partition_cut_at_every_byte_is_refused() -> None:
+    data = encoded(17, lone(bytes(200)))
+    for end in range(len(data)):
+        with pytest.raises(DamagedResponseError):
+            read_fetch_response(memoryview(data)[:end], 17)
+    with pytest.raises(DamagedResponseError, match="1 bytes after its end"):
+        read_fetch_response(memoryview(data + b"\x00"), 17)
+
+
+@given(st.sampled_from([0, 1, 200]), st.data())
+def test_flipped_bytes_of_a_lone_partition_are_read_as_any(size: int, data: Any) -> None:
+    body = bytearray(encoded(17, lone(bytes(size))))
+    body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    outcomes: list[Any] = []
+    for most in (None, size):  # with a limit that is just enough, field by field
+        try:
+            found = read_fetch_response(memoryview(body), 17, most=most)
+        except DamagedResponseError as error:
+            outcomes.append(str(error))
+        else:
+            outcomes.append((found, [bytes(part.records) for part in found.partitions]))
+    assert outcomes[0] == outcomes[1]
+
+
 def uvarint(value: int) -> bytes:
     out = b""
     while value > 0x7F:

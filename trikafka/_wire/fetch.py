@@ -153,9 +153,8 @@ class FetchMessage(RawRequest):
         self._session = session
         self._forgotten = forgotten or {}
         self._topic_ids = topic_ids or {}
-        knows_all = topic_ids is not None and all(
-            name in topic_ids for each in (topics, self._forgotten) for name in each
-        )
+        named = topics.keys() | self._forgotten.keys()
+        knows_all = topic_ids is not None and topic_ids.keys() >= named
         self.max_version = 17 if knows_all else 12
 
     def _write(self, pieces: list[Buffer], version: int, form: Form) -> None:
@@ -209,6 +208,11 @@ _WANTED_V4 = struct.Struct(">iqi")
 _WANTED_V5 = struct.Struct(">iqqi")
 _WANTED_V9 = struct.Struct(">iiqqi")
 _WANTED_V12 = struct.Struct(">iiqiqib")
+#: What a usual response has before the length of its records: throttle, error, session id; one
+#: topic (id); one partition: number, error, high watermark, last stable offset, log start; whether
+#: there is a list of aborted transactions; preferred replica.
+_PLAIN = struct.Struct(">ihiB16sBihqqqBi")
+_NO_TAGS = bytes(3)
 _HEAD_V7 = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
@@ -246,6 +250,8 @@ def read_fetch_response(
         DamagedResponseError: The bytes are not such a response.
         TooManyBytesError: There are more bytes of records than allowed.
     """
+    if version >= _WITH_IDS and (plain := _read_plain(body, names or {}, most)) is not None:
+        return plain
     reader = FieldReader(body, version >= _FLEXIBLE, "Fetch")
     reader.allow(_SOME + (len(body) if asked is None else 4 * asked) + len(body) // _LEAST_BATCH)
     (throttle,) = reader.unpack(_INT32)
@@ -277,6 +283,49 @@ def read_fetch_response(
                 f"{most:,}: more than was asked for"
             )
     return response
+
+
+def _read_plain(
+    body: memoryview, names: Mapping[UUID, str], most: int | None
+) -> FetchResponse | None:
+    """Return a usual response to a consumer that reads record by record, read in one step.
+
+    It is about one partition that has a few records, and has no error, aborted transactions or
+    tags. ``None``: the response has to be read field by field.
+    """
+    if len(body) < _PLAIN.size + 5:
+        return None
+    throttle, error_code, session_id, topics, topic_id, parts, *fields = _PLAIN.unpack_from(body)
+    partition, partition_error, high_watermark, last_stable, log_start, aborted, preferred = fields
+    size = body[_PLAIN.size]
+    start = _PLAIN.size + 1
+    if size >= 0x80:
+        size = size & 0x7F | body[start] << 7
+        start += 1
+    end = start + size - 1  # a length is one more than the bytes
+    if (
+        (topics, parts, error_code, partition_error) != (2, 2, 0, 0)
+        or aborted > 1
+        or body[start - 1] >= 0x80
+        or size < 1
+        or body[end:] != _NO_TAGS
+        or (most is not None and size > most)  # near the limit: checked field by field
+    ):
+        return None
+    known_id = UUID(bytes=topic_id)
+    found = FetchedPartition(
+        names.get(known_id, ""),
+        partition,
+        partition_error,
+        high_watermark,
+        last_stable,
+        log_start,
+        [] if aborted else None,
+        preferred,
+        body[start:end],
+        known_id,
+    )
+    return FetchResponse(throttle, error_code, session_id, [found])
 
 
 def _first_batch(records: memoryview) -> int:

@@ -95,8 +95,6 @@ _NUMBERS = ("bool", "int8", "int16", "uint16", "int32", "uint32", "int64", "floa
 _WITHOUT_TEXTS = frozenset((*_NUMBERS, *(f"[]{kind}" for kind in _NUMBERS), "bytes", "records"))
 #: From this size (bytes) on, a copy costs more than a piece of its own.
 _LARGE = 16_384
-#: The compact form of the usual counts.
-_SMALL = [bytes((count + 1,)) for count in range(0x7F)]
 _THROTTLE = "throttle_time_ms"
 #: The sizes (bytes) of the types of single values that always take the same room.
 _FIXED = {
@@ -292,10 +290,12 @@ def _fields_with_texts(kind: Any) -> tuple[str, ...]:
     return tuple(name for name, field in fields if field.type_str not in _WITHOUT_TEXTS)
 
 
+@lru_cache(maxsize=1000)
 def _compact_count(count: int) -> bytes:
-    """Return a count or length in the compact form: one more, seven bits a byte."""
-    if count < len(_SMALL):
-        return _SMALL[count]
+    """Return a count or length in the compact form: one more, seven bits a byte.
+
+    Cached: most counts are small, and occur again and again.
+    """
     count += 1
     out = bytearray()
     while count >= 0x80:
