@@ -31,6 +31,7 @@ from ..errors import (
 )
 from ..errors.copies import again
 from ..types import Node
+from .clock import clock_of_run
 from .connection_state import SASL_REQUESTS, ConnectionState, ConnectionStateMachine
 from .decoding import LARGE, decoded
 from .in_flight import NO_LISTENER, ConnectionListener, ExpiryWatch, InFlightRequest, RequestQueue
@@ -75,6 +76,7 @@ class Connection:
         self._throttled_for = 0.0  # seconds, including the rest of the current throttle
         self._transport = transport
         self._config = config
+        self._now = clock_of_run()
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
         self._requests = RequestQueue()  # at most _MOST_IN_FLIGHT, and one of SASL
         self._wake = trio.Event()  # wakes the writer
@@ -524,9 +526,7 @@ class Connection:
             self._give_room(request)
             raise
         request.encoded(outgoing, self._next_id)
-        self._expiry.expect(
-            request, max(trio.current_time(), self.throttled_until), response_timeout
-        )
+        self._expiry.expect(request, max(self._now(), self.throttled_until), response_timeout)
         self._requests.enqueue(request, first=message.API_KEY in SASL_REQUESTS)
         if self._transport.prompt:
             self._flush(self._transport)

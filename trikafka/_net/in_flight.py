@@ -21,6 +21,7 @@ from .._wire.messages import EncodedRequest
 from ..config import ClientConfig
 from ..errors import ProtocolError
 from . import bounds
+from .clock import clock_of_run
 from .transport import Views, without
 
 _WRITE_BYTES = 262_144
@@ -302,7 +303,8 @@ class ExpiryWatch:
     def __init__(self, config: ClientConfig, listener: ConnectionListener) -> None:
         self.patience = trio.CancelScope()
         self.heard_at = -math.inf  # when the last response came
-        self._idle_since = trio.current_time()
+        self._now = clock_of_run()
+        self._idle_since = self._now()
         self._idle_limit = config.connections_max_idle_ms / 1000
         self._request_timeout = config.request_timeout
         self._listener = listener
@@ -331,7 +333,7 @@ class ExpiryWatch:
 
     def used(self) -> None:
         """Record that a request ended."""
-        self._idle_since = max(self._idle_since, trio.current_time())
+        self._idle_since = max(self._idle_since, self._now())
 
     # A broker that throttles reads nothing more from the connection. So requests in flight, and
     # those in the queue, wait for as much longer. Without that, a quota looked like a frozen
@@ -355,7 +357,7 @@ class ExpiryWatch:
 
     def heard(self) -> None:
         """Record a response."""
-        self.heard_at = trio.current_time()
+        self.heard_at = self._now()
         if self._silent:
             self._silent = False
             self._listener.heard()

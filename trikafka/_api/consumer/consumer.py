@@ -1252,7 +1252,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     def _check(self, partition: AssignedPartition | None = None) -> None:
         """Raise the errors that the user must see before a delivery.
 
-        With a ``partition`` only that partition's error counts, not those of other partitions.
+        With a ``partition`` only that partition's error counts, not those of other partitions. The
+        caller has checked the run.
         """
         # The order is by how much an error stops. A closed consumer comes first. A fatal error of
         # the group is raised by every receive until the next subscription. A refusal
@@ -1261,7 +1262,6 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         # partition: it leaves the refusal, and the errors of other partitions, to the receives.
         if self._closed:
             raise trio.ClosedResourceError("this consumer is closed")
-        self._parts.home.check()
         if (fatal := self._fatal()) is not None:
             raise again(fatal)
         if (
@@ -1279,6 +1279,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             raise error
 
     def _end_receive(self) -> None:
+        self._check_run()
         self._check_receive()
         self._receiver.return_rest()
 

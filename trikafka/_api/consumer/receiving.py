@@ -14,6 +14,7 @@ import trio
 
 from ..._managers.group.listener_invoker import RebalanceListenerInvoker
 from ..._managers.group.poll_timer import PollTimer
+from ..._net.clock import clock_of_run
 from ..._net.signal import Signal
 from ..._state.consumer.assignment import AssignedPartition, Assignment, Cursor
 from ..._state.consumer.fetch_buffer import FetchBuffer
@@ -53,6 +54,7 @@ class Receiver:
         end_streams: Callable[[], None],
         check_run: Callable[[], None],
     ) -> None:
+        self._now = clock_of_run()
         self._max_poll_records = config.max_poll_records
         self._assignment = assignment
         self._buffer = buffer
@@ -109,10 +111,10 @@ class Receiver:
         # The cursor and ``pending`` are checked after the checkpoint. During it another task may
         # have called seek(), or the membership may have posted a rebalance; the record could then
         # belong to a partition that is being revoked.
-        self._check_run()
         cursor = self._cursor
-        if cursor is not None:
-            now = trio.current_time()
+        if cursor is not None and cursor.live:
+            self._check_run()
+            now = self._now()
             if now - self._last_yield >= TURN:
                 self._poll_timer.polled(now)
                 await trio.lowlevel.checkpoint()
@@ -147,6 +149,7 @@ class Receiver:
                 self._polled_at = now
             if cursor.live and not self._invoker.pending:
                 return cursor.take()
+        self._check_run()
         self._begin(now)
         self._release()
         self._assignment.limit(None)
@@ -164,7 +167,7 @@ class Receiver:
 
     def _turn_begun(self) -> float:
         """Record that other tasks have just run; return the current time."""
-        self._last_yield = trio.current_time()
+        self._last_yield = self._now()
         self.records.turn_begun()
         return self._last_yield
 
@@ -349,6 +352,7 @@ class Receiver:
 
         Return ``None`` at the deadline, or once ``stop()`` is true.
         """
+        self._check_run()
         # With an empty buffer the wait for records lets other tasks run, so no full checkpoint is
         # needed here.
         if stop is not None or not self._buffer.empty:
@@ -372,7 +376,7 @@ class Receiver:
         finally:
             self._receiving = False
             self._assignment.receive_ended()
-            self._polled(trio.current_time())
+            self._polled(self._now())
 
     async def _next_ready(
         self,
@@ -397,7 +401,7 @@ class Receiver:
                 reader = self._readers.of(partition)
                 if (batch := await reader.next_batch(raw=raw)) is not None:
                     return reader, batch
-                now = trio.current_time()
+                now = self._now()
             elif await self._wait(deadline):
                 now = self._turn_begun()
             else:
@@ -445,8 +449,10 @@ class Receiver:
             self._poll_timer.polled(now)
 
     def _begin(self, now: float) -> None:
-        """Begin a receive; mark the records of the receive before it as processed."""
-        self._check_run()
+        """Begin a receive; mark the records of the receive before it as processed.
+
+        The caller has checked the run.
+        """
         self._polled(now)
         self._check()
         self._buffer.begin()

@@ -15,6 +15,7 @@ import math
 import trio
 
 from ..._net.brokers import Brokers
+from ..._net.clock import clock_of_run
 from ..._net.in_flight import SILENCE, InFlightRequest
 from ..._net.retry import Retry
 from ..._net.signal import Signal
@@ -55,6 +56,7 @@ class Fetcher:
         start_soon: StartSoon,
     ) -> None:
         self._config = config
+        self._now = clock_of_run()
         self._brokers = brokers
         self._metadata = metadata
         self._buffer = buffer
@@ -161,7 +163,7 @@ class Fetcher:
 
         ``mine`` is the broker whose task calls; ``None`` for `run`.
         """
-        joined = self._plan.update(self._metadata.snapshot, trio.current_time())
+        joined = self._plan.update(self._metadata.snapshot, self._now())
         self._responses.carry_out_plan()
         for node_id in joined - self._nodes:
             self._nodes.add(node_id)
@@ -261,7 +263,7 @@ class Fetcher:
             nonlocal late_at
             contents = session.next_request()
             wait_ms = self._wait_ms(node.node_id)
-            began = trio.current_time()
+            began = self._now()
             late_at = began + wait_ms / 1000 + SILENCE
             # With little room a broker may apply the partition's limit alone.
             most = max(room, self._config.max_partition_fetch_bytes)
@@ -272,8 +274,9 @@ class Fetcher:
                 try:
                     body, version = in_flight.body()
                     news = self._responses.handle(node, session, contents, body, version, most)
-                    session.taken_in(trio.current_time())
-                    fine = news or trio.current_time() - began >= wait_ms / 2000
+                    now = self._now()
+                    session.taken_in(now)
+                    fine = news or now - began >= wait_ms / 2000
                     if fine:
                         self._record_success(node.node_id, retry)
                         # After a late one this task has to wake, to watch the next.
@@ -286,7 +289,7 @@ class Fetcher:
                     done.notify()
 
             share = session.partition_bytes(self._config.max_partition_fetch_bytes)
-            message = self._message(contents, room, share, wait_ms)
+            message = self._message(contents, room, share, wait_ms, began)
             self._buffer.fetch_begun(node.node_id, room)
             try:
                 connection.begin(message, ended, (self._config.request_timeout_ms + wait_ms) / 1000)
@@ -342,7 +345,12 @@ class Fetcher:
         return False
 
     def _message(
-        self, contents: SessionRequest, max_bytes: int, partition_bytes: int, wait_ms: float
+        self,
+        contents: SessionRequest,
+        max_bytes: int,
+        partition_bytes: int,
+        wait_ms: float,
+        now: float,
     ) -> FetchMessage:
         return FetchMessage(
             contents.topics,
@@ -351,9 +359,7 @@ class Fetcher:
             max_bytes=max_bytes,
             partition_bytes=partition_bytes,
             isolation_level=self._responses.isolation,
-            rack=self._config.client_rack
-            if self._plan.trusts_replicas(trio.current_time())
-            else "",
+            rack=self._config.client_rack if self._plan.trusts_replicas(now) else "",
             session=contents.session,
             forgotten=contents.forgotten,
             topic_ids=contents.topic_ids,

@@ -6,11 +6,13 @@ The consumer's receives write it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import trio
+
+from ..._net.clock import clock_of_run
 
 
 class StreamTimes(Protocol):
@@ -35,6 +37,19 @@ class StreamTimes(Protocol):
         """Wait until a stream that made the member leave has ended, or its handler goes on."""
 
 
+class _Presence(AbstractContextManager[None]):
+    """The wait of a receive for records. One object serves all waits: none has a state here."""
+
+    def __init__(self, timer: PollTimer) -> None:
+        self._timer = timer
+
+    def __enter__(self) -> None:
+        self._timer.wait_begun()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.wait_ended()
+
+
 class PollTimer:
     """The time of the last receive, and whether the user is overdue.
 
@@ -45,7 +60,9 @@ class PollTimer:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit  #: seconds that the user may take between two receives
-        self._last_poll = trio.current_time()
+        self._now = clock_of_run()
+        self._last_poll = self._now()
+        self._presence = _Presence(self)
         # Whether a task waits for the limit, and whether the limit was passed although the user has
         # received since.
         self._watched = False
@@ -103,24 +120,27 @@ class PollTimer:
         self._session_ends = ends
         self._session_expired = expired
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self) -> AbstractContextManager[None]:
         """Count a receive that waits for records: the user is present all the time.
 
         Listeners that a receive runs have to be quick.
         """
+        return self._presence
+
+    def wait_begun(self) -> None:
+        """Record that a receive begins to wait."""
         if not self._waiting:
-            self._waiting_since = trio.current_time()
+            self._waiting_since = self._now()
         self._waiting += 1
-        try:
-            yield
-        finally:
-            now = trio.current_time()
-            self._waiting -= 1
-            if not self._waiting:
-                self._waited += now - self._waiting_since
-            self._last_poll = now
-            self.polled(now)
+
+    def wait_ended(self) -> None:
+        """Record that the wait of a receive has ended."""
+        now = self._now()
+        self._waiting -= 1
+        if not self._waiting:
+            self._waited += now - self._waiting_since
+        self._last_poll = now
+        self.polled(now)
 
     def waited(self, now: float) -> float:
         """Return the seconds until ``now`` in which a receive waited for records."""

@@ -130,7 +130,7 @@ class BatchProducing(Generic[Ack]):
             producer,
             make_encoder=partial(BatchEncoder, compression, level),
             handle=handle,
-            clock=trio.current_time,
+            clock=trio.current_time,  # raises in another thread, before a batch is opened
             delay=lambda failures: backoff(
                 failures, config.retry_backoff_ms, config.retry_backoff_max_ms
             ),

@@ -17,6 +17,7 @@ import trio
 
 from ..._net import reasons
 from ..._net.brokers import Brokers
+from ..._net.clock import clock_of_run
 from ..._net.connection import Connection
 from ..._net.in_flight import LONG_THROTTLE, InFlightRequest
 from ..._net.leader_hints import learn_leaders, named_place
@@ -121,6 +122,7 @@ class Senders:
         meter: Meter | None,
     ) -> None:
         self._config = config
+        self._now = clock_of_run()
         self._meter = meter
         self._brokers = brokers
         self._metadata = metadata
@@ -202,7 +204,7 @@ class Senders:
         reasons.adopt(sender.reason)
         sent = False
         while True:
-            now = trio.current_time()
+            now = self._now()
             connection = self._ready(sender) if not sent and sender.in_flight < self._few else None
             if connection is not None and not self._throttled_long(connection, now):
                 sent = await self._send_due(sender, connection, now)
@@ -232,7 +234,7 @@ class Senders:
             # The connection is made before any batch is taken. So a batch that expires while the
             # broker is dialled was certainly never sent.
             elif (connection := self._ready(sender) or await self._connect(sender)) is not None:
-                sent = await self._send_due(sender, connection, trio.current_time())
+                sent = await self._send_due(sender, connection, self._now())
                 if sent:
                     continue
             sent = False
@@ -330,7 +332,7 @@ class Senders:
         return connection
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
-        began = trio.current_time()
+        began = self._now()
         before = connection.throttled
         if self._meter is not None and self._meter.recording:
             self._meter.queued([began - batch.created for batch in batches if batch.attempts == 1])
