@@ -69,12 +69,8 @@ def test_cursor_knows_the_users_position(implementation: ModuleType) -> None:
     cursor.processed_upto(12)
     assert cursor.processed == 12
     cursor.take()
-    assert (cursor.live, cursor.position, cursor.processed, len(cursor.rest)) == (
-        False,
-        batch.next_offset,
-        13,
-        0,
-    )
+    assert (cursor.live, cursor.position, cursor.processed) == (False, batch.next_offset, 13)
+    assert cursor.rest is None
 
 
 def test_ended_cursor_leaves_the_rest(implementation: ModuleType) -> None:

@@ -59,9 +59,9 @@ class Cursor:
         self.processed = offset
 
     @property
-    def rest(self) -> RecordBatch:
-        """The records that were not taken."""
-        return self._batch[self._index :]
+    def rest(self) -> RecordBatch | None:
+        """The records that were not taken; ``None`` if all were."""
+        return None if self._index == self._count else self._batch[self._index :]
 
 
 class Turn:

@@ -70,7 +70,7 @@ cdef class Cursor:
 
     @property
     def rest(self):
-        return self.batch[self.index:]
+        return None if self.index == self.count else self.batch[self.index:]
 
     def take(self):
         return self.next_record()

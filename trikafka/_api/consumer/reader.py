@@ -265,9 +265,9 @@ class PartitionReader:
         cursor = self._cursor
         self._cursor = None
         if cursor is not None:
-            rest: RecordBatch = cursor.rest
+            rest: RecordBatch | None = cursor.rest
             self.partition.end_records()
-            if rest and self.partition.accepts(self._rest_ticket):
+            if rest is not None and self.partition.accepts(self._rest_ticket):
                 if isinstance(rest, AwaitedBatch):
                     rest = rest.to_retry()
                 self._buffer.put_back(self.partition, rest)

@@ -403,8 +403,12 @@ class FetchBuffer:
     def _update_crowded(self) -> None:
         # Hysteresis: once crowded, the buffer stays so until half of that is free. Each change
         # makes the fetch plan look at every partition.
-        most = max(0.0, self._limit - max(self._largest, self._limit / 16))
-        self.crowded = self.by_stream and self._size > (most / 2 if self.crowded else most)
+        if not self.by_stream:
+            self.crowded = False
+            return
+        limit = self._limit
+        most = max(0.0, limit - max(self._largest, limit / 16))
+        self.crowded = self._size > (most / 2 if self.crowded else most)
 
 
 def _first_batch_size(records: memoryview) -> int:

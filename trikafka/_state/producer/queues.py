@@ -605,8 +605,9 @@ class Queues:
 
     def add(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Make ``batch`` the queue's open batch, and close the previous one."""
-        self.close(queue)
-        if not queue.batches:
+        if queue.batches:
+            self.close(queue)
+        else:
             self._activate(queue)
         queue.add(batch)
         self._on_work(queue.leader)
