@@ -10,8 +10,8 @@ import trio
 def clock_of_run() -> Callable[[], float]:
     """Return the function that gives the time of the current Trio run.
 
-    ``trio.current_time`` finds the run's clock anew at each call, which takes longer than to read
-    it. Where a lone record is sent and received, the time is read a dozen times. Unlike
-    ``trio.current_time``, this function raises nothing in another thread.
+    ``trio.current_time`` looks for the run's clock in each call, which takes longer than to read
+    the clock. For a record that is sent and received alone, the time is read a dozen times. Unlike
+    ``trio.current_time``, the function that is returned raises nothing in another thread.
     """
     return trio.lowlevel.current_clock().current_time
