@@ -5,6 +5,7 @@ No Kafka: a plan's files are written by hand.
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +26,11 @@ from pyiceberg.exceptions import (
     ServerError,
     ServiceUnavailableError,
 )
-from requests.exceptions import ConnectionError, Timeout
+from requests.exceptions import ConnectionError, ConnectTimeout, ProxyError, SSLError, Timeout
 from s3_server import S3Server
 from sqlalchemy.exc import OperationalError
 from trikafka_export.directory_store import DirectoryStore
+from trikafka_export.lake.catalog_faults import may_pass
 from trikafka_export.lake.columns import TableColumns, table_schema
 from trikafka_export.lake.delta import DeltaLog
 from trikafka_export.lake.footers import DataFile, read_footers
@@ -258,6 +260,46 @@ def test_doubtful_commits_have_a_bound(
     assert len(FaultyCatalog.requests) == commits
     log.commit(plan, files)
     assert offsets(faulty) == [*range(10)]
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (UNKNOWN, True),
+        (ConnectionError("http://catalog cannot be reached: Connection refused"), True),
+        (ConnectTimeout("too slow"), False),
+        (SSLError("certificate verify failed"), False),
+        (ProxyError("no such proxy"), False),
+        (OperationalError("COMMIT", {}, Exception("database is locked")), True),
+        (OperationalError("COMMIT", {}, Exception("connection timed out")), False),
+        (ForbiddenError("no"), False),
+    ],
+)
+def test_only_passing_faults_are_repeated(error: Exception, passes: bool) -> None:
+    assert may_pass(error) is passes
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_failed_fsync_of_a_commit_is_raised(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table has the plan, but a loss of power might take it away again."""
+    lake = make_lake(kind, tmp_path / "lake")
+    lake.root.mkdir(parents=True, exist_ok=True)
+    log = log_of(lake)
+    plan = plan_of(pinned(log, lake), 1)
+    files = files_of(lake, log, plan)
+
+    def fail(paths: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"trikafka_export.lake.{kind}.sync", fail)
+        for _ in range(2):  # the second call finds the commit, and syncs it, too
+            with pytest.raises(OSError, match="Input/output error"):
+                log.commit(plan, files)
+    log.commit(plan, files)
+    assert offsets(lake) == [*range(10)]
 
 
 @pytest.mark.parametrize("is_carried_out", [True, False])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from requests.exceptions import ConnectionError, ProxyError, SSLError
+import re
 
-#: By their names, because some of the libraries are optional. Glue's and DynamoDB's library is not
-#: among them: it has sent the request again already.
+from requests.exceptions import ConnectionError, ProxyError, SSLError, Timeout
+
+#: The names of errors, because some of the libraries are optional. The errors of boto3 (Glue,
+#: DynamoDB) are left out: boto3 has repeated the request.
 _PASSING = frozenset(
     {
         # pyiceberg's, for status 500, 502 and 504 of a commit, for 503, and for other faults
@@ -17,13 +19,15 @@ _PASSING = frozenset(
         "InterfaceError",
     }
 )
+_LASTING = (Timeout, ProxyError, SSLError)
+_TOO_LATE = re.compile("timed ?out|timeout", re.IGNORECASE)
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether the catalog may soon be well again.
+    """Return whether another attempt may succeed.
 
     A catalog that did not respond in time is not asked again: each attempt might take as long.
     """
     if isinstance(error, ConnectionError):
-        return not isinstance(error.__cause__, ProxyError | SSLError)
-    return type(error).__name__ in _PASSING
+        return not isinstance(error, _LASTING) and not isinstance(error.__cause__, _LASTING)
+    return type(error).__name__ in _PASSING and not _TOO_LATE.search(str(error))

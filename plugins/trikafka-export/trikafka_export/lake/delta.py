@@ -231,7 +231,7 @@ class DeltaLog:
             if name.startswith(_NOT) and given[name] not in ("none", "false"):
                 raise ConfigurationError(
                     f"the Delta table {self.title} has {name}, which files that are added would "
-                    "not keep"
+                    "not keep; nothing was committed: remove it, or export to another table"
                 )
 
     # --- plans ---
@@ -306,9 +306,12 @@ class DeltaLog:
         def commit(table: deltalake.DeltaTable) -> None:
             with self._said(f"cannot commit to the Delta table {self.title}"):
                 add(table)
-            self._sync(self.version(plan))
 
-        return commit_with_retries(self.title, plan, look, commit, CommitFailedError, is_cut)
+        found = commit_with_retries(self.title, plan, look, commit, CommitFailedError, is_cut)
+        # Outside of the attempts: they would take a failed fsync for a doubtful commit, find the
+        # plan, and succeed.
+        self._sync(uncut(lambda: self.version(plan)))
+        return found
 
     def _write(
         self,

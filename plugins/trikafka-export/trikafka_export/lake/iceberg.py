@@ -330,10 +330,12 @@ class IcebergLog:
             with self._said(f"cannot commit to the table {self.title}"):
                 add(table, refused)
             refused.pop()  # this one has succeeded
-            table, _ = look()
-            self._sync(table)
 
-        return commit_with_retries(self.title, plan, look, commit, CommitFailedException, may_pass)
+        found = commit_with_retries(self.title, plan, look, commit, CommitFailedException, may_pass)
+        # Outside of the attempts: they would take a failed fsync for a doubtful commit, find the
+        # plan, and succeed.
+        self._sync(retried(look, may_pass)[0] if found is None else found)
+        return found
 
     def _append(
         self,

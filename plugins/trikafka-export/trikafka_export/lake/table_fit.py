@@ -39,7 +39,7 @@ def check_fit(title: str, wanted: pa.Schema, found: pa.Schema, kind: str) -> Non
 
 
 def check_nullable(title: str, found: pa.Schema) -> None:
-    """Check that records without a key or value still fit: neither library does.
+    """Check that records without a key or value still fit. Neither library checks that.
 
     Raises:
         ExportError: A column must have a value now.
@@ -51,7 +51,7 @@ def check_nullable(title: str, found: pa.Schema) -> None:
 
 
 def _required(found: pa.Schema) -> str | None:
-    """Return the name of a column that must have a value, and that not every record has."""
+    """Return the first required column that some records lack; ``None`` if there is none."""
     names = (field.name for field in found if not field.nullable)
     return next((name for name in names if name not in _NEVER_NULL), None)
 

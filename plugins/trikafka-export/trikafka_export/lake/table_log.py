@@ -30,7 +30,8 @@ T = TypeVar("T")
 #
 # If a commit ends with another error, such as a lost response or status 500, it may have been
 # carried out, or may still be. So the next attempt looks for the plan, too. If the table lacks it,
-# to commit again is safe: both commits have the same base, so the table gets only one of them.
+# to commit again is safe: each commit names its base, and the table accepts one commit on a base.
+# So of two commits of a plan, the later one is refused.
 def commit_with_retries(
     title: str,
     plan: ExportPlan,
@@ -63,6 +64,7 @@ def commit_with_retries(
             state, has_it = look()
             if has_it:
                 return state
+            responded()  # an abandoned thread commits nothing
             is_sent = True
             commit(state)
             return None
@@ -80,6 +82,7 @@ def commit_with_retries(
             delay = next(delays, None) if may_pass(cause) else None
             if delay is None:
                 if is_sent and (found := _looked(look)) is not None:
+                    _log.info("%s; but plan %d is in the table", error, plan.number)
                     return found
                 raise
             _log.info(
