@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -38,9 +39,7 @@ async def test_names_of_other_clients_get_a_hint(autojump_clock: Clock) -> None:
                 assert not hasattr(client, "_colour")
                 with pytest.raises(TypeError, match="cannot be copied"):
                     copy.copy(client)
-                advice = "; use 'async for'" if kind == "consumer" else ""
-                with pytest.raises(TypeError, match=f" object is not iterable{advice}$"):
-                    list(client)
+                assert not isinstance(client, Iterable)
 
 
 @pytest.mark.parametrize("package", [trikafka, trikafka.aio], ids=lambda each: each.__name__)

@@ -51,6 +51,10 @@ def test_a_missing_topic_is_created_by_a_command() -> None:
         (TrikafkaError("a consumer needs another group_id"), "(the option is -G)"),
         (TrikafkaError("open one with bootstrap_servers"), "(the option is -b)"),
         (TrikafkaError("some_name of no setting"), "some_name of no setting"),
+        (TrikafkaError("the topic my-client_id-topic"), "my-client_id-topic"),
+        (TrikafkaError("the topic client_id.new"), "client_id.new"),
+        (TrikafkaError("sasl_mechanism='PLAIN' fails"), "fails"),
+        (TrikafkaError("give ssl_context"), "give ssl_context"),
     ],
 )
 def test_a_setting_has_its_option(error: Exception, ends: str) -> None:
@@ -85,6 +89,11 @@ def test_a_setting_has_its_option(error: Exception, ends: str) -> None:
             ProducerConfig,
             [("ssl.engine.factory.class", "x")],
             "'ssl.engine.factory.class' is not supported: it names a class of Java: leave it out",
+        ),
+        (
+            ConsumerConfig,
+            [("ssl.enabled.protocols", "TLSv1.2")],
+            "trikafka offers TLSv1.2 and TLSv1.3: leave it out, or add TLSv1.3",
         ),
         (ProducerConfig, [("ssl.curves.list", "x")], "'ssl.curves.list' is not supported"),
     ],

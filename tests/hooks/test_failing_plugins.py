@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import logging
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -25,7 +27,7 @@ import trikafka
 import trikafka.interfaces
 from trikafka import KafkaTimeoutError, PluginError, TopicPartition
 from trikafka._api.client.context import _SHAPES
-from trikafka._api.client.plugin_proxy import _RESULTS
+from trikafka._api.client.plugin_proxy import _RESULTS, PluginSlot, _bounded_drop
 from trikafka.hooks import members_of
 from trikafka.interfaces import ManagerKind
 from trikafka.testing import ScriptedCluster
@@ -646,4 +648,24 @@ async def test_failing_drop_ends_the_close(
             await producer.aclose()
             with pytest.raises(trio.ClosedResourceError):
                 producer.send_nowait("t", b"2")
-    assert ("plugin 'Takes': produce.drop says again" in caplog.text) == (fault == "lies")
+    assert ("plugin 'Takes': produce.drop has returned True 100 times" in caplog.text) == (
+        fault == "lies"
+    )
+
+
+@pytest.mark.parametrize("counts", [[5, 4], [3, 9], [7]], ids=str)
+def test_a_drop_without_progress_is_bounded(counts: list[int]) -> None:
+    """Also one whose number of unsettled batches goes up and down."""
+    left = itertools.cycle(counts)
+    accumulator = SimpleNamespace(unsettled=lambda: [None] * next(left))
+    slot = PluginSlot("'P'", "produce", 60.0, lambda: False)
+    drop = _bounded_drop(SimpleNamespace(accumulator=accumulator), lambda: True, slot)
+    assert sum(1 for _ in itertools.takewhile(bool, (drop() for _ in range(1000)))) < 200
+
+
+def test_a_drop_that_fails_batches_goes_on() -> None:
+    left = iter(range(1000, 0, -1))
+    accumulator = SimpleNamespace(unsettled=lambda: [None] * next(left))
+    slot = PluginSlot("'P'", "produce", 60.0, lambda: False)
+    drop = _bounded_drop(SimpleNamespace(accumulator=accumulator), lambda: True, slot)
+    assert all(drop() for _ in range(1000))

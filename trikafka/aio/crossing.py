@@ -283,9 +283,6 @@ class OpenedClient(Client):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             type(self._client).__getattr__(self, name)
 
-        def __iter__(self) -> NoReturn:
-            type(self._client).__iter__(self)
-
     @property
     def is_closed(self) -> bool:
         """True once closing has begun, or the client has failed: no more calls are possible."""

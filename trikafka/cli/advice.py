@@ -11,6 +11,7 @@ INSTEAD = {
         ": set 'earliest' or 'latest', or commit an offset by trikafka groups reset-offsets"
     ),
     "; seek, or set auto_offset_reset": "; set auto_offset_reset",
+    ", add TLSv1.3, or give ssl_context with a maximum_version": ", or add TLSv1.3",
     ", or give ssl_context": "",
     ": give ssl_context": "",
     "sasl_oauth_token_provider, or ": "",
@@ -20,7 +21,11 @@ INSTEAD = {
 }
 _CALL = re.compile(r"\bopen_(share_)?(consumer|producer|admin)\(\)")
 _SHARED = re.compile(r" \(of a file that several clients share: from_properties\(file, \w+\)\)")
-_NAME = re.compile(r"\b[a-z]+(?:_[a-z0-9]+)+\b")
+#: A name by itself: not a part of a topic's name, and not a setting whose value follows.
+_NAME = re.compile(r"(?<![\w.-])[a-z]+(?:_[a-z0-9]+)+(?![\w=-])(?!\.\w)")
+#: Settings that take objects or functions, which no option gives.
+_NO_OPTIONS = {"dial", "plugins", "sasl_credentials", "ssl_context"}
+_FUNCTIONS = ("_deserializer", "_provider")
 _OPTIONS = {"bootstrap_servers": "-b", "group_id": "-G"}
 
 
@@ -54,4 +59,9 @@ def _settings() -> frozenset[str]:
     from ..config import AdminConfig, ConsumerConfig, ProducerConfig, settings_of
 
     clients = (AdminConfig, ConsumerConfig, ProducerConfig)
-    return frozenset(name for client in clients for name in settings_of(client))
+    return frozenset(
+        name
+        for client in clients
+        for name in settings_of(client)
+        if name not in _NO_OPTIONS and not name.endswith(_FUNCTIONS)
+    )

@@ -482,19 +482,25 @@ class LogTruncationError(OffsetOutOfRangeError):
     ) -> None:
         self.position = position
         self.diverging = diverging
-        agree = (
-            "the first lost offset is not known"
-            if diverging is None
-            else f"what was read from offset {diverging.offset} on is gone"
-        )
         super().__init__(
-            f"the log of {partition} was truncated below the position {position}: {agree}; seek, "
-            "or set auto_offset_reset",
+            f"{truncation(partition, position, diverging)}; seek, or set auto_offset_reset",
             partition,
             position,
             log_start,
             log_end,
         )
+
+
+def truncation(
+    partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None
+) -> str:
+    """Return what happened to a log, for the error and for the log of a consumer that goes on."""
+    agree = (
+        "the first lost offset is not known"
+        if diverging is None
+        else f"what was read from offset {diverging.offset} on is gone"
+    )
+    return f"the log of {partition} was truncated below the position {position}: {agree}"
 
 
 class DeserializationError(TrikafkaError):

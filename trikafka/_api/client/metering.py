@@ -51,11 +51,6 @@ class MeteredClient:
             """Refuse a name that the client does not have, with a hint for other clients' names."""
             raise_missing(self, name)
 
-        def __iter__(self) -> NoReturn:
-            """Refuse a ``for`` without ``async``."""
-            hint = "; use 'async for'" if hasattr(type(self), "__aiter__") else ""
-            raise TypeError(f"{type(self).__name__!r} object is not iterable{hint}")
-
     def __reduce__(self) -> NoReturn:
         """Refuse copies, also for other processes: sockets and tasks cannot be copied."""
         raise TypeError(

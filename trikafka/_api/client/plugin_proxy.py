@@ -81,7 +81,7 @@ _RESULTS: dict[tuple[str, str], Any] = {
     ("membership", "fatal"): _FAULT,
     ("produce", "accumulator"): RecordAccumulator,
     ("produce", "append"): Callable,
-    ("produce", "drop"): bool,
+    ("produce", "drop"): bool | None,
     ("share_membership", "fatal"): _FAULT,
     ("share_membership", "member_id"): str,
     ("telemetry", "client_instance_id"): UUID,
@@ -93,7 +93,8 @@ _LAST = {
     "close": "acknowledgements may be missing, and the records are delivered again",
     "push_last": "the last metrics may be missing",
 }
-#: A ``drop`` that fails no batch so often in a row, and says that some are left, is not called again.
+#: After so many calls in a row that fail no batch although some are left, ``drop`` is not called
+#: again.
 _VAIN_DROPS = 100
 #: What tasks inside a plugin may raise at the client's end.
 _ENDS = (trio.ClosedResourceError, trio.WouldBlock)
@@ -361,14 +362,15 @@ def _bounded_drop(manager: Any, drop: Callable[..., bool], slot: PluginSlot) -> 
             return False
         left = len(manager.accumulator.unsettled())
         vain = vain + 1 if vain and left >= least else 1
-        least = left
+        least = min(least, left) if vain > 1 else left
         if vain < _VAIN_DROPS:
             return True
         vain = 0
         _log.error(
-            "%s says again and again that batches are left, and fails none of them: it is not "
-            "called any more, and %d batches may never have an outcome",
+            "%s has returned True %d times and failed no batch: it is not called again, and %d "
+            "batches may never have an outcome",
             slot.name("drop"),
+            _VAIN_DROPS,
             left,
         )
         return False

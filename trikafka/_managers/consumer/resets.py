@@ -11,6 +11,7 @@ from ..._state.consumer.assignment import AssignedPartition
 from ..._wire.fetch import EpochEndOffset
 from ...config import ConsumerConfig
 from ...errors import LogTruncationError, OffsetOutOfRangeError, TrikafkaError
+from ...errors.classes import truncation
 from ...types import OffsetAndMetadata
 
 _log = logging.getLogger("trikafka.fetch")
@@ -67,17 +68,19 @@ class Resets:
         """
         position = partition.position or 0
         diverging = None if agreed is None else OffsetAndMetadata(agreed.end_offset, agreed.epoch)
-        log = partition.log
-        error = LogTruncationError(
-            partition.tp, position, diverging, log.log_start, log.high_watermark
-        )
+        what = truncation(partition.tp, position, diverging)
         if self._policy.strategy == "none":
-            partition.failed(error)
+            log = partition.log
+            partition.failed(
+                LogTruncationError(
+                    partition.tp, position, diverging, log.log_start, log.high_watermark
+                )
+            )
         elif diverging is not None:
-            _log.warning("%s; going on at offset %d", error, diverging.offset)
+            _log.warning("%s; going on at offset %d", what, diverging.offset)
             partition.located(diverging.offset, diverging.leader_epoch)
         else:
-            _log.warning("%s; going to %s", error, self._name)
+            _log.warning("%s; going to %s", what, self._name)
             partition.ask_reset(self._policy)
 
     def recreated(self, partition: AssignedPartition) -> None:
