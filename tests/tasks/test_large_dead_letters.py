@@ -123,6 +123,30 @@ async def test_large_dead_letter_may_end_the_run(
     assert "offset 0 of t-0" in raised.value.__notes__[0]
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("how", ["truncate", "skip", "raise"])
+async def test_traceback_is_left_out_before_the_record_is_cut(
+    autojump_clock: Clock, transactional: bool, how: Literal["truncate", "skip", "raise"]
+) -> None:
+    """The traceback and the record are larger than the topic's room together."""
+    given: dict[str, Any] = {"transactional_id": "x"} if transactional else {}
+    names: dict[str, Any] = {}
+    exec(compile("async def deep(record):\n    int('no')", "d" * 1_600, "exec"), names)
+    async with cluster_of(1, topics={"dead": 2}) as cluster, consumer_of(cluster) as consumer:
+        cluster.append("t", 0, [(b"key", b"v" * 500, 1234, (("own", b"1"),))])
+        refuse(cluster)
+        async with producer_of(cluster, **given) as producer:
+            async with running(
+                consumer, names["deep"], producer=producer, dead_letter=DeadLetter("dead", how)
+            ):
+                await until(lambda: committed(cluster) == 1, limit=60)
+        (dead,) = await seen_of(cluster, "dead")
+    assert (dead.key, dead.value) == (b"key", b"v" * 500)
+    headers = dict(dead.headers)
+    assert (headers["own"], headers["trikafka.error"]) == (b"1", b"ValueError")
+    assert not {"trikafka.traceback", "trikafka.truncated"} & headers.keys()
+
+
 def test_letter_shortens_until_it_is_bare() -> None:
     record = Record(
         "t", 0, 7, None, trikafka.TimestampType.CREATE_TIME, b"key", b"v" * 10_000, [("own", b"1")]

@@ -17,6 +17,8 @@ _MOST_TEXT = 1_000
 #: Bytes that the first cut of a value leaves free beside the added headers: for lengths, and for
 #: the batch around the record.
 _SPARE = 256
+#: The added header that a record is not cut or skipped for.
+_TRACEBACK = "trikafka.traceback"
 _TOO_LARGE = ("truncate", "skip", "raise")
 
 
@@ -25,8 +27,9 @@ class DeadLetter:
     """The dead-letter topic of :func:`run_tasks`, and the policy for too large records.
 
     The added headers make a dead letter larger than its record. So a dead-letter topic with the
-    same limit always refuses a record of the largest size that its own topic allows. ``too_large``
-    says what follows:
+    same limit always refuses a record of the largest size that its own topic allows. A refused
+    record is written again without the header ``trikafka.traceback``. If it is still too large,
+    ``too_large`` says what follows:
 
     * ``"truncate"``: the value is cut until the topic takes the record. The header
       ``trikafka.truncated`` holds the value's original size in bytes. If an empty value is still
@@ -117,6 +120,13 @@ class Letter:
         """Mark the letter as written or skipped."""
         self.open = False
 
+    def drop_traceback(self) -> bool:
+        """Leave the traceback out. Returns False if there is none."""
+        kept = [each for each in self._added if each[0] != _TRACEBACK]
+        dropped = len(kept) < len(self._added)
+        self._added = kept
+        return dropped
+
     def shorten(self) -> bool:
         """Cut the value to the room beside the added headers, then to half, again and again.
 
@@ -190,7 +200,7 @@ def _about(error: Exception, attempts: int, group_id: str | None) -> list[tuple[
             f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.").encode(),
         ),
         ("trikafka.message", text[:_MOST_TEXT].encode(errors="replace")),
-        *([("trikafka.traceback", place.encode(errors="replace"))] if place else []),
+        *([(_TRACEBACK, place.encode(errors="replace"))] if place else []),
         ("trikafka.attempts", b"%d" % attempts),
     ]
 

@@ -371,14 +371,22 @@ class Handling:
             ``refused``, to be raised when the other letters are written.
 
         Raises:
-            RecordTooLargeError: ``refused``, in a transaction, or if the policy is to raise.
+            RecordTooLargeError: ``refused``, in a transaction, or if the policy is to raise and the
+                letter had no traceback to leave out.
         """
         assert self._dead_letter is not None
         how = self._dead_letter.too_large
         topic = self._dead_letter.topic
-        if how == "raise":
+        if letter.drop_traceback():
+            _log.warning(
+                "%s is too large for %s, and goes there without its traceback: %s",
+                letter.where,
+                topic,
+                refused,
+            )
+        elif how == "raise":
             raise refused
-        if how == "truncate" and letter.shorten():
+        elif how == "truncate" and letter.shorten():
             kept = f"{len(letter.value or b'')} of the {letter.size} bytes of its value"
             _log.warning(
                 "%s is too large for %s, and goes there with %s: %s",
