@@ -173,10 +173,11 @@ def dead_letter_headers(
         attempts: The number of attempts.
         group_id: The consumer's group; ``None`` leaves the header out.
     """
-    return [*_coordinates(record), *_about(error, attempts, group_id)]
+    return [*coordinates(record), *about_error(error, attempts, group_id)]
 
 
-def _coordinates(record: Record) -> list[tuple[str, bytes]]:
+def coordinates(record: Record) -> list[tuple[str, bytes]]:
+    """Return the headers with a record's origin."""
     found = [
         ("trikafka.topic", record.topic.encode()),
         ("trikafka.partition", b"%d" % record.partition),
@@ -189,7 +190,8 @@ def _coordinates(record: Record) -> list[tuple[str, bytes]]:
     )
 
 
-def _about(error: Exception, attempts: int, group_id: str | None) -> list[tuple[str, bytes]]:
+def about_error(error: Exception, attempts: int, group_id: str | None) -> list[tuple[str, bytes]]:
+    """Return the headers that all records with one error share."""
     text = outlined(error, _text)
     kind = type(unwrapped(error))
     place = traceback_text(error)

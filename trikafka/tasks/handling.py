@@ -37,7 +37,7 @@ from ..errors.groups import members, outlined
 from ..toolkit import backoff
 from ..types import Record, TopicPartition
 from .callbacks import NotAsyncError, called
-from .dead_letters import DeadLetter, Letter, dead_letter_headers
+from .dead_letters import DeadLetter, Letter, about_error, coordinates
 from .timer import timeout_in
 from .tracebacks import Tracebacks
 
@@ -274,11 +274,10 @@ class Handling:
         if self._dead_letter is None or any(map(self._meets_every_record, members(error))):
             return FailureAction.RAISE, 0.0
         work.dead = error
-        for record in work.records:
-            added = dead_letter_headers(
-                record, error, attempts=work.attempts, group_id=self._group_id
-            )
-            work.letters.append(Letter(record, added))
+        # Once, and the records of a batch share the bytes: a traceback for each of them would take
+        # hundreds of megabytes.
+        about = about_error(error, work.attempts, self._group_id)
+        work.letters = [Letter(record, [*coordinates(record), *about]) for record in work.records]
         others = self._tracebacks.others_until_due(error, trio.current_time())
         more = f" ({others} more failed there since the last traceback)" if others else ""
         _log.warning(

@@ -71,24 +71,46 @@ def traceback_text(error: BaseException) -> str:
     The text has files, lines and functions. It has no source lines and no texts of exceptions,
     which may hold secrets that are not meant for the readers of a topic.
     """
-    parts = []
-    for member in members(error):
-        for each in reversed([*_chain(member)]):
-            if frames := _frames(each):
-                kind = type(each)
-                parts += frames
-                parts.append(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
-    return "\n".join(parts)[-_MOST_TEXT:]
+    text = ""
+    for line in _lines_from_the_end(error):
+        longer = f"{line}\n{text}" if text else line
+        if len(longer) > _MOST_TEXT:
+            break
+        text = longer
+    return text
+
+
+def _lines_from_the_end(error: BaseException) -> Iterator[str]:
+    """Yield the lines of an error and of its causes, the last line first."""
+    for each in _chain(error):
+        if frames := _frames(each):
+            kind = type(each)
+            yield f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+            yield from reversed(frames)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and what a standard traceback shows before it."""
+    """Yield an error, and then what a standard traceback shows before it.
+
+    In place of a group its members come, the last one first, and then the group's own cause.
+    """
     seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
+    rest = [error]
+    while rest:
+        each = rest.pop()
+        if id(each) in seen:
+            continue
         seen.add(id(each))
-        yield each
-        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+        # Compared with None, because the class of a program's exception may define its truth.
+        before = each.__cause__
+        if before is None and not each.__suppress_context__:
+            before = each.__context__
+        if before is not None:
+            rest.append(before)
+        if isinstance(each, BaseExceptionGroup):
+            rest += each.exceptions
+        else:
+            yield each
 
 
 def _frames(error: BaseException) -> list[str]:
