@@ -1,4 +1,6 @@
-"""A test of a worker without a broker: what it cannot read is a dead letter, and the rest is done.
+"""A test of a worker without a broker.
+
+A record that the worker cannot read becomes a dead letter, and the others are processed.
 
 Run it by pytest with pytest-trio, whose fixture ``autojump_clock`` makes waiting take no time, or
 as a program.

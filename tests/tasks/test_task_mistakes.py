@@ -117,6 +117,37 @@ def test_a_handler_that_may_be_awaited_is_called(handler: Any) -> None:
     check_async("handler", handler, "record")
 
 
+def forgetful(function: Any) -> Any:
+    @wraps(function)
+    def wrapper(*args: Any) -> None:
+        function(*args)
+
+    return wrapper
+
+
+def yielding(function: Any) -> Any:
+    @wraps(function)
+    async def wrapper(*args: Any) -> AsyncIterator[None]:
+        yield await function(*args)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (forgetful(one), "the decorator of one returns nothing"),
+        (partial(forgetful(two), txn=None), "the decorator of two returns nothing"),
+        (yielding(one), "the decorator of one has a yield, which makes it an async generator"),
+        (forgetful(none).__get__(3), "the decorator of none returns nothing"),
+    ],
+)
+def test_decorator_without_an_awaitable_is_named(handler: Any, said: str) -> None:
+    """The function below it may be right."""
+    with pytest.raises(ConfigurationError, match=rf"\(async def\), but {said}$"):
+        check_async("handler", handler, "record")
+
+
 def end_of(cluster: ScriptedCluster, topic: str) -> int:
     return sum(
         len(cluster.records(topic, number))

@@ -621,7 +621,8 @@ class LockLostError(TrikafkaError):
             + (
                 "what was acknowledged before counts"
                 if acknowledged
-                else "the group delivers the record again, up to share.delivery.count.limit"
+                else "the group delivers the record again, unless this was its last delivery "
+                "(share.delivery.count.limit)"
             )
         )
 

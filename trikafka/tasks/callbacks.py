@@ -40,9 +40,7 @@ def check_async(what: str, function: object, *arguments: str) -> None:
             f"{what} must be an async function, called with ({called_with}), not {function!r}"
         )
     if (instead := _no_awaitable(function)) is not None:
-        raise ConfigurationError(
-            f"{what} must be an async function (async def), but {_name(function)} {instead}"
-        )
+        raise ConfigurationError(f"{what} must be an async function (async def), but {instead}")
     if (signature := signature_of(function, follow_wrapped=True)) is None:
         return  # written in C, for example: the call will show
     try:
@@ -55,12 +53,13 @@ def check_async(what: str, function: object, *arguments: str) -> None:
 
 
 def _no_awaitable(function: object) -> str | None:
-    """Return what a call surely returns if that cannot be awaited; ``None`` if it may be awaited.
+    """Return why the result of a call surely cannot be awaited; ``None`` if it may be awaited.
 
     A function without a ``return`` of a value returns ``None``. A value may be an awaitable,
     whatever an annotation says. A decorator's function counts as it is, and not the function that
     it wraps.
     """
+    name = _name(function)
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function) and not isinstance(function, type):
@@ -69,8 +68,11 @@ def _no_awaitable(function: object) -> str | None:
         function = function.__func__
     if not inspect.isfunction(function):
         return None
+    is_wrapper = hasattr(function, "__wrapped__")
+    if is_wrapper:  # functools.wraps() has given it the name of what it wraps
+        name = f"the decorator of {_name(function)}"
     if inspect.isasyncgenfunction(function):
-        return "has a yield, which makes it an async generator"
+        return f"{name} has a yield, which makes it an async generator"
     flags = function.__code__.co_flags
     if flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
         return None
@@ -84,7 +86,9 @@ def _no_awaitable(function: object) -> str | None:
             # A jump to it may bring another value.
             returns.append(is_none and not step.is_jump_target)
         before = step
-    return "is a plain function that returns nothing" if returns and all(returns) else None
+    if not returns or not all(returns):
+        return None
+    return f"{name} {'' if is_wrapper else 'is a plain function that '}returns nothing"
 
 
 def awaitable(what: str, function: object, result: Any) -> Awaitable[object]:

@@ -200,7 +200,7 @@ class QueueRun:
             except DeserializationError as error:
                 _log.warning(
                     "a record is released, because it cannot be deserialized; the group delivers "
-                    "it again, up to its share.delivery.count.limit: %s",
+                    "it again, unless this was its last delivery (share.delivery.count.limit): %s",
                     error,
                 )
             finally:

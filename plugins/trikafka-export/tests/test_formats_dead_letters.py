@@ -71,6 +71,7 @@ def test_time_of_a_letter_may_be_in_any_year(tmp_path: Path, time: int, shown: s
     assert json.loads(path.read_text())["timestamp"] == shown
     headers = dict(_record(letter, "no")["headers"])
     assert headers["trikafka.timestamp"] == b"%d" % (time // 1_000)
+    assert not {"trikafka.group", "trikafka.traceback"} & headers.keys()
 
 
 def test_letters_become_one_file_of_the_piece(tmp_path: Path) -> None:
