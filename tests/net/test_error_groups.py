@@ -18,7 +18,7 @@ from trikafka import (
 from trikafka._net.gather import all_of, with_background
 from trikafka._net.interrupts import interrupts_unwrapped
 from trikafka.cli.running import sentence
-from trikafka.errors.groups import every, members, outlined, unwrapped, with_others
+from trikafka.errors.groups import chain, every, members, outlined, unwrapped, with_others
 from trikafka.tasks.timer import timeout_in
 
 LOST, BAD = ConnectionError("lost"), ValueError("bad")
@@ -133,3 +133,23 @@ def test_each_other_failure_is_noted_once() -> None:
         "also failed: BrokenResourceError: ",
         "also failed: ValueError: x",
     ]
+
+
+def test_chain_is_what_a_traceback_shows() -> None:
+    error, cause, context = ValueError("a"), ValueError("b"), ValueError("c")
+    error.__context__ = context
+    assert [*chain(error)] == [error, context]
+    error.__cause__ = cause
+    assert [*chain(error)] == [error, cause]
+    error.__cause__ = None
+    assert error.__suppress_context__
+    assert [*chain(error)] == [error]
+
+
+def test_cyclic_chain_ends() -> None:
+    error = ValueError("a")
+    error.__cause__ = error
+    assert [*chain(error)] == [error]
+    error.__cause__ = cause = ValueError("b")
+    cause.__cause__ = error
+    assert [*chain(error)] == [error, cause]

@@ -1,4 +1,4 @@
-"""Helpers for exception groups.
+"""Helpers for exception groups and for chains of causes.
 
 User code that opens a nursery raises its errors in a group. A group is judged by all its members,
 including those of nested groups. The user sees all of them: a log line or a header names every
@@ -7,7 +7,7 @@ member, and only a group of one may be replaced by its member.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 Error = TypeVar("Error", bound=BaseException)
@@ -32,6 +32,20 @@ def unwrapped(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and then each cause or context that a standard traceback shows before it.
+
+    A cyclic chain ends where it would begin again.
+    """
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        hidden = each.__cause__ is not None or each.__suppress_context__
+        each = each.__cause__ if hidden else each.__context__
 
 
 def decisive(errors: Sequence[Error]) -> Error:

@@ -269,3 +269,20 @@ def test_tombstones_need_no_request(registry: ScriptedRegistry) -> None:
         read, refused = parser.parse(pa.table({"value": pa.array(values, pa.binary())}))
         assert (read["value"].to_pylist(), read["value"].type, refused) == (values, pa.int64(), [])
     assert not registry.asked
+
+
+def test_frames_of_a_cyclic_chain_are_removed() -> None:
+    """The contexts that no traceback shows lose their frames, too."""
+    errors = [OSError("first"), OSError("hidden"), OSError("reason")]
+    for error in errors:
+        try:
+            raise error
+        except OSError:
+            pass
+    first, hidden, reason = errors
+    first.__cause__ = reason
+    first.__context__ = hidden
+    first.reason = reason  # type: ignore[attr-defined]
+    reason.__cause__ = hidden.__context__ = first
+    registry_module._without_frames(first)
+    assert [error.__traceback__ for error in errors] == [None] * 3

@@ -346,15 +346,19 @@ class _BusyError(Exception):
     """The registry responded that it cannot serve now."""
 
 
-def _without_frames(error: BaseException | None) -> None:
-    """Remove tracebacks: the frames of Python's HTTP client hold the request with its secrets."""
-    while error is not None:
-        error.__traceback__ = None
-        inner = getattr(error, "reason", None)
-        _without_frames(
-            inner if isinstance(inner, BaseException) and inner is not error.__context__ else None
-        )
-        error = error.__cause__ or error.__context__
+def _without_frames(error: BaseException) -> None:
+    """Remove tracebacks: the frames of Python's HTTP client hold the request with its secrets.
+
+    Contexts that no traceback shows hold their frames, too.
+    """
+    seen: set[int] = set()
+    left: list[object] = [error]
+    while left:
+        each = left.pop()
+        if isinstance(each, BaseException) and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            left += [each.__cause__, each.__context__, getattr(each, "reason", None)]
 
 
 def _body(response: Any, due: float) -> bytes:

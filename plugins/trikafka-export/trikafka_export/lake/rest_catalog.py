@@ -29,6 +29,7 @@ from urllib3.exceptions import InvalidHeader
 from urllib3.util.retry import Retry
 
 from trikafka import ConfigurationError
+from trikafka.errors.groups import chain
 from trikafka.errors.peer_text import peer_text
 
 from ..cut_responses import DELAYS
@@ -154,11 +155,10 @@ def _reason(error: BaseException) -> str:
 
     Without one, return the library's text without its changing parts.
     """
-    shown, found = error, error.__cause__ or error.__context__
-    while found is not None:
-        if isinstance(found, OSError) and found.strerror:
-            return found.strerror
-        shown, found = found, found.__cause__ or found.__context__
+    shown = error
+    for shown in chain(error):
+        if shown is not error and isinstance(shown, OSError) and shown.strerror:
+            return shown.strerror
     return peer_text(_OBJECT.sub("", str(shown))) or type(shown).__name__
 
 
