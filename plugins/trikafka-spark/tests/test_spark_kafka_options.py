@@ -31,6 +31,7 @@ def test_equivalent_options_are_honoured() -> None:
         "fetch.min.bytes": "1000",
         "client.id": "job",
         "client.rack": "r1",
+        "socket.connection.setup.timeout.ms": "20000",
     }
     assert consumer_settings(SERVERS | given) == {
         "bootstrap_servers": "h:1",
@@ -42,6 +43,7 @@ def test_equivalent_options_are_honoured() -> None:
         "fetch_min_bytes": 1000,
         "client_id": "job",
         "client_rack": "r1",
+        "socket_connection_setup_timeout_ms": 20000,
     }
     assert producer_settings(
         SERVERS | {"acks": "1", "linger.ms": "7", "compression.type": "lz4"}
@@ -59,6 +61,7 @@ def test_equivalent_options_are_honoured() -> None:
         ("client.dns.lookup", "use_all_dns_ips"),
         ("receive.buffer.bytes", "65536"),
         ("send.buffer.bytes", "65536"),
+        ("socket.nagle.disable", "true"),
         ("metric.reporters", "com.example.Reporter"),
         ("metrics.num.samples", "3"),
         ("session.timeout.ms", "10000"),

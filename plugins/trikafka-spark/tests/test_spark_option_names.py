@@ -132,3 +132,65 @@ def test_option_of_a_setting(setting: str, given: tuple[str, ...], option: str) 
     with pytest.raises(BootstrapError) as caught, by_option((*given, "retries")):
         raise error
     assert str(caught.value) == f"raise kafka.{option}; 3 retries of kafka.{option} failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a consumer needs another group_id", "a consumer needs another groupId"),
+        ("choose another transactional_id", "choose another transactionalId"),
+        ("seek, or set auto_offset_reset", "seek, or set auto_offset_reset"),
+        ("raise session_timeout_ms.", "raise session_timeout_ms."),
+        ("raise request_timeout_ms.", "raise kafka.request.timeout.ms."),
+        (
+            "raise socket_connection_setup_timeout_ms",
+            "raise kafka.socket.connection.setup.timeout.ms",
+        ),
+    ],
+)
+def test_named_option_has_an_effect(text: str, shown: str) -> None:
+    """A setting that a job cannot set keeps its name."""
+    assert renamed(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the topic 'client_id' does not exist",
+        """the topic "client_id", as 'a "client_id" b'""",
+        "cannot read /etc/client_id or client_id/ca.pem or ./x-client_id.pem",
+        "the group client_id-1 of my-client_id at client_id.example",
+        "the token endpoint https://x refused: HTTP 400 (invalid_request) (No (1): client_id)",
+        "(1 attempt: HTTP 401 (error: client_id, \"a) and 'b; sasl_oauth_client_id)",
+    ],
+)
+def test_foreign_word_is_no_setting(text: str) -> None:
+    assert renamed(text) == text
+
+
+def test_setting_beside_foreign_words_is_renamed() -> None:
+    java = "kafka.sasl.oauthbearer.header.urlencode"
+    sent = "; the client's id and secret were sent as they are: "
+    said = "Java's client_id of 'a', HTTP 401 (no client_id)"
+    assert renamed(f"{said}{sent}sasl_oauth_header_urlencode=True sends") == (
+        f"Java's kafka.client.id of 'a', HTTP 401 (no client_id){sent}{java}=True sends"
+    )
+
+
+def renamed(text: str) -> str:
+    with pytest.raises(BootstrapError) as caught, by_option(["bootstrap.servers"]):
+        raise BootstrapError(text)
+    return str(caught.value)
+
+
+def test_cyclic_chain_ends() -> None:
+    """A handler that raises a cause of its own error makes a cycle."""
+    error = BootstrapError("ssl_cafile")
+    wrapper = RuntimeError("a plugin")
+    wrapper.__cause__ = error
+    error.__context__ = wrapper
+    hidden = BootstrapError("ssl_cafile")
+    wrapper.__context__ = hidden
+    with pytest.raises(BootstrapError, match=r"^kafka\.ssl\.truststore\.location$"), by_option([]):
+        raise error
+    assert str(hidden) == "ssl_cafile", "no traceback shows it"

@@ -20,12 +20,12 @@ from trikafka.config.properties import read_settings
 from trikafka.config.property_names import rule_of
 from trikafka.config.security_properties import minimum_version
 from trikafka.config.setting import settings_of
+from trikafka.errors.groups import chain
 
 #: Names (or beginnings of names, with a dot at the end) of settings that change nothing about the
 #: records, and so are ignored.
 IGNORED = (
     "client.dns.lookup",
-    "socket.",
     "ssl.provider",
     "ssl.keymanager.algorithm",
     "ssl.trustmanager.algorithm",
@@ -79,6 +79,8 @@ REFUSED_WRITING = {
         "default partitioner"
     ),
 }
+_READING = (ConsumerConfig, REFUSED_READING, (*IGNORED, *_IGNORED_READING))
+_WRITING = (ProducerConfig, REFUSED_WRITING, IGNORED)
 #: The properties of Java's clients from which settings of other names are made.
 _JAVA_NAMES = {
     "sasl_plain_username": "sasl.jaas.config",
@@ -92,6 +94,18 @@ _JAVA_NAMES = {
     "ssl_ciphers": "ssl.cipher.suites",
     "ssl_minimum_version": "ssl.enabled.protocols",
 }
+#: The data source's own options: Spark decides the properties of these names.
+_OWN_NAMES = {"group_id": "groupId", "transactional_id": "transactionalId"}
+#: A word that may be a setting. A part of a path, of an address or of a hyphenated name is none.
+_WORD = re.compile(r"(?<![\w./-])\w[\w.]*\w(?!\.?\w|[/-])")
+#: What others have named or said: a quoted name, and the response of an OAuth server up to
+#: trikafka's own words about it.
+_FOREIGN = re.compile(
+    r"(?<!\w)'[^']*'(?!\w)"
+    r'|(?<!\w)"[^"]*"(?!\w)'
+    r"|\bHTTP \d{3} \(.*?(?=; the client's id and secret were sent |$)",
+    re.DOTALL,
+)
 _log = logging.getLogger("trikafka.spark")
 
 
@@ -101,9 +115,7 @@ def consumer_settings(kafka: Mapping[str, str], warn: bool = True) -> dict[str, 
     Raises :exc:`ConfigurationError`.
     """
     with _checked_by_option(kafka):
-        settings = _settings(
-            kafka, REFUSED_READING, (*IGNORED, *_IGNORED_READING), ConsumerConfig, warn
-        )
+        settings = _settings(kafka, *_READING, warn)
         ConsumerConfig.build(settings)
     return settings
 
@@ -116,7 +128,7 @@ def producer_settings(kafka: Mapping[str, str], *, exactly_once: bool = False) -
     Raises :exc:`ConfigurationError`.
     """
     with _checked_by_option(kafka):
-        settings = _settings(kafka, REFUSED_WRITING, IGNORED, ProducerConfig, True)
+        settings = _settings(kafka, *_WRITING, True)
         if exactly_once:
             checked = {**settings, "transactional_id": "that of a task"}
         else:
@@ -140,15 +152,14 @@ def by_option(kafka: Iterable[str]) -> Iterator[None]:
         yield
     except TrikafkaError as error:
         names = {each: option for each, option in _option_names(kafka).items() if "_" in each}
-        seen: BaseException | None = error
-        while seen is not None:
+        for seen in chain(error):
             if isinstance(seen, TrikafkaError):
                 seen.args = tuple(
-                    _renamed(each, names) if isinstance(each, str) else each for each in seen.args
+                    _renamed_words(each, names) if isinstance(each, str) else each
+                    for each in seen.args
                 )
             if notes := getattr(seen, "__notes__", None):
-                seen.__notes__ = [_renamed(str(note), names) for note in notes]
-            seen = seen.__cause__ or seen.__context__
+                seen.__notes__ = [_renamed_words(str(note), names) for note in notes]
         raise
 
 
@@ -161,22 +172,53 @@ def _checked_by_option(kafka: Iterable[str]) -> Iterator[None]:
         text = _renamed(str(error), _option_names(kafka))
         text = re.sub(r"did you mean '(?!kafka\.)", "did you mean 'kafka.", text)
         # No job sets this one: exactlyOnce does.
-        text = re.sub(r"^kafka\.transactional\.id needs", "exactlyOnce=true needs", text)
+        text = re.sub(r"^transactionalId needs", "exactlyOnce=true needs", text)
         raise ConfigurationError(text) from error.__cause__
+
+
+def _renamed_words(text: str, names: Mapping[str, str]) -> str:
+    """Return the text with new names, but for what others have named or said."""
+    parts = []
+    end = 0
+    for foreign in _FOREIGN.finditer(text):
+        parts += [_renamed(text[end : foreign.start()], names), foreign[0]]
+        end = foreign.end()
+    return "".join([*parts, _renamed(text[end:], names)])
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
     text = text.replace(" (or sasl_credentials)", "")  # a function, which no option is
-    return re.sub(r"(?<![\w.])\w[\w.]*\w", lambda word: names.get(word[0], word[0]), text)
+    return _WORD.sub(lambda word: names.get(word[0], word[0]), text)
 
 
 def _option_names(kafka: Iterable[str]) -> dict[str, str]:
     """Return the job's options by the names that an error may have for them."""
     kafka = tuple(kafka)
+    given = _by_setting(kafka) | {name: name for name in kafka}
     # Of the other settings only those that no sentence has as a word, as "retries".
-    others = {name: java for name, java in _java_names().items() if "_" in name}
-    names = others | _JAVA_NAMES | _by_setting(kafka) | {name: name for name in kafka}
-    return {each: f"kafka.{name}" for each, name in names.items()}
+    names = {
+        name: java
+        for name, java in (_java_names() | _JAVA_NAMES | given).items()
+        if (name in given or "_" in name) and _is_honoured(name, java)
+    }
+    return {each: f"kafka.{name}" for each, name in names.items()} | _OWN_NAMES
+
+
+def _is_honoured(setting: str, option: str) -> bool:
+    """Return whether reads or writes honour the option, given without ``kafka.``, of a setting."""
+    return any(
+        option not in refused
+        and not _is_ignored(option, ignored)
+        and (setting in settings_of(client) or setting not in _java_names())
+        for client, refused, ignored in (_READING, _WRITING)
+    )
+
+
+def _is_ignored(name: str, ignored: Iterable[str]) -> bool:
+    rule = rule_of(name)
+    return (rule is not None and rule.ignored) or any(
+        name == one or (one.endswith(".") and name.startswith(one)) for one in ignored
+    )
 
 
 @cache
@@ -203,9 +245,9 @@ def _by_setting(kafka: Iterable[str]) -> dict[str, str]:
 
 def _settings(
     kafka: Mapping[str, str],
+    client: type[ConsumerConfig] | type[ProducerConfig],
     refused: Mapping[str, str],
     ignored: tuple[str, ...],
-    client: type[ConsumerConfig] | type[ProducerConfig],
     warn: bool,
 ) -> dict[str, Any]:
     given = dict[str, str]()
@@ -214,9 +256,7 @@ def _settings(
         if why := refused.get(name):
             raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {why}")
         rule = rule_of(name)
-        if any(name == one or (one.endswith(".") and name.startswith(one)) for one in ignored) or (
-            rule is not None and rule.ignored
-        ):
+        if _is_ignored(name, ignored):
             unused.append(name)
         elif rule is not None and rule.refused:
             raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {rule.why}")
