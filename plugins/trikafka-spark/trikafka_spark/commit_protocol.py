@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import trio
@@ -94,15 +94,16 @@ def abort(
 ) -> None:
     """Abort the transactions that are still open.
 
-    If no task has succeeded, only ``write`` (:attr:`.Part.write`) shows which transactions belong
-    to this try. Spark aborts a stream in a process that does not know it.
+    If no task has returned a transaction, only ``write`` (:attr:`.Part.write`) shows which
+    transactions belong to this try. Spark aborts a stream in a process that does not know
+    ``write``.
 
     Raises nothing. A committed transaction stays committed, and one that cannot be reached ends by
     its time-out.
     """
     if waiting := _waiting(messages, every=False):
         trio.run(_abort, options, waiting, _unheard(messages))
-    elif write is not None and not any(isinstance(each, Written) for each in messages):
+    elif write is not None and any(not isinstance(each, Written) for each in messages):
         trio.run(_abort_begun, options, len(messages), write)
 
 
@@ -196,8 +197,12 @@ async def _abort(options: WriteOptions, waiting: _Waiting, unheard: list[str]) -
             )
     except TrikafkaError as error:
         failed = dict.fromkeys(waiting, error)
-    if _undecided(failed):
-        names = _names(_undecided(failed))
+    _warn_of(_undecided(failed))
+
+
+def _warn_of(left: Iterable[Part]) -> None:
+    """Log the parts whose transactions may still be open, if there are any."""
+    if names := _names(left):
         _log.warning(
             (
                 "some transactions of a failed write are still open; the next run aborts them, or "
@@ -208,27 +213,30 @@ async def _abort(options: WriteOptions, waiting: _Waiting, unheard: list[str]) -
 
 
 async def _abort_begun(options: WriteOptions, tasks: int, write: str) -> None:
-    """Abort the transactions of a write of which no task has succeeded.
+    """Abort the transactions of a write of which no task has returned one.
 
     Spark does not call the commit of such a write, so no part of it is committed.
     """
+    parts = [Part(f"{options.transactional_id}-{number}", "", 0, write) for number in range(tasks)]
+    left = set(parts)
     with trio.move_on_after(_DYING + _ABORT_LIMIT), contextlib.suppress(TrikafkaError):
         async with trikafka.open_admin(**admin_settings(options)) as admin:
             await _until_killed()
             version = await _transaction_version(admin)
             found: _Waiting = {}
 
-            async def look(name: str) -> None:
-                its = Part(name, "", 0, write)
-                # A BrokerResponseError means that the id has never had a transaction.
+            async def look(part: Part) -> None:
                 with contextlib.suppress(TrikafkaError):
-                    if (seen := await find_begun_part(admin, its)) is not None:
-                        found[its] = DetachedTransaction(name, *seen, version)
+                    if (seen := await find_begun_part(admin, part)) is None:
+                        left.discard(part)
+                    else:
+                        found[part] = DetachedTransaction(part.transactional_id, *seen, version)
 
-            names = [f"{options.transactional_id}-{number}" for number in range(tasks)]
             with trio.move_on_after(_LOOK_LIMIT):
-                await call_concurrently(look, names)
-            await _end(admin, found, commit=False, limit=_ABORT_LIMIT)
+                await call_concurrently(look, parts)
+            failed = await _end(admin, found, commit=False, limit=_ABORT_LIMIT)
+            left -= found.keys() - _undecided(failed).keys()
+    _warn_of(left)
 
 
 async def _transaction_version(admin: Admin) -> int:
@@ -366,8 +374,8 @@ def _limit(options: WriteOptions) -> float:
     return trikafka.AdminConfig(**admin_settings(options)).default_api_timeout
 
 
-def _names(failed: dict[Part, TrikafkaError]) -> str:
-    names = sorted(part.transactional_id for part in failed)
+def _names(parts: Iterable[Part]) -> str:
+    names = sorted(part.transactional_id for part in parts)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

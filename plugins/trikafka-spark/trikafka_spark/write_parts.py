@@ -6,10 +6,10 @@ still run, and both count as the first attempt. So an attempt that has written i
 *note* of its open transaction, for later attempts and for the driver.
 """
 
-# Marks and notes
-# ---------------
+# Marks, notes and begins
+# -----------------------
 #
-# All are the metadata of a committed offset, in a group that is named by the part's transactional
+# Each is the metadata of a committed offset, in a group that is named by the part's transactional
 # id. An offset can be committed within a transaction (KIP-98), so Kafka itself stores the evidence.
 # No other store could be atomic with the rows.
 #
@@ -23,7 +23,8 @@ still run, and both count as the first attempt. So an attempt that has written i
 #   within the same try (``Part.write``) and only while the coordinator has that transaction open.
 # * The *begin* stands in the group ``<id>-<task>-begun`` and is committed before the transactional
 #   id is opened. It names the try. If Spark kills all workers of a job, nothing else shows the
-#   driver whose transactions are open. A topic that does not exist yet can have no begin.
+#   driver whose transactions are open. A later run replaces it before it opens the id. A topic that
+#   does not exist yet can have no begin.
 #
 # The digest makes two attempts comparable: if they have the same rows, one transaction serves for
 # both. Without it, a plan that is not deterministic would lose some rows and write others twice.
@@ -41,8 +42,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 import trikafka
 from trikafka import (
     Admin,
+    AdminErrors,
     BrokerResponseError,
     DetachedTransaction,
+    ErrorCode,
     OffsetAndMetadata,
     TopicPartition,
     TransactionAbortableError,
@@ -193,38 +196,90 @@ class CompletePart:
 async def note_begun_part(admin: Admin, part: Part, topic: str) -> None:
     """Leave the begin of an attempt, before it opens the transactional id.
 
+    It replaces the begins of other tries, also those of other topics. If ``topic`` does not exist
+    yet, the attempt has no begin.
+
     Raises:
         TrikafkaError: The begin cannot be committed (:meth:`trikafka.Admin.alter_group_offsets`).
+            Or the attempt can have none, and the begin of another try remains. The driver of that
+            try could abort this attempt's transaction.
     """
-    begin = OffsetAndMetadata(part.number, metadata=json.dumps({"write": part.write}))
+    begin = OffsetAndMetadata(part.number, metadata=_begin(part))
     own = TopicPartition(topic, 0)
+    noted = False
     with suppress(UnknownTopicOrPartitionError):  # the first record creates the topic
+        # Only the look is quick: a commit waits for an unknown topic for seconds.
+        await admin.describe_topics([topic])
         await admin.alter_group_offsets(part.begins, {own: begin})
-    # An earlier attempt may have begun with another topic.
-    others = dict.fromkeys({*await admin.list_group_offsets(part.begins)} - {own}, begin)
-    if others:
-        with suppress(TrikafkaError):
-            await admin.alter_group_offsets(part.begins, others)
+        noted = True
+    foreign = await _foreign_begins(admin, part)
+    with suppress(TrikafkaError):
+        if noted:
+            topics = await _existing(admin, {tp.topic for tp in foreign - {own}})
+            # The own begin may be that of a run that began at the same time.
+            foreign = {tp for tp in foreign - {own} if tp.topic in topics}
+        # Without a begin of its own, an attempt waits until a deleted topic's offset is deleted.
+        if foreign:
+            await admin.alter_group_offsets(part.begins, dict.fromkeys(foreign, begin))
+    if not noted and (left := await _foreign_begins(admin, part)):
+        where = ", ".join(sorted({tp.topic for tp in left}))
+        raise TrikafkaError(
+            f"the group {part.begins} has a begin of another run as an offset of {where}, which "
+            f"cannot be replaced: create the topic {topic}, permit Read on {where}, or delete the "
+            "group"
+        )
+
+
+def _begin(part: Part) -> str:
+    return json.dumps({"write": part.write})
+
+
+async def _foreign_begins(admin: Admin, part: Part) -> set[TopicPartition]:
+    """Return the partitions with begins of other tries."""
+    found = await admin.list_group_offsets(part.begins)
+    return {tp for tp, at in found.items() if at.metadata != _begin(part)}
+
+
+async def _existing(admin: Admin, topics: set[str]) -> set[str]:
+    if not topics:
+        return set()
+    try:
+        return {str(name) for name in await admin.describe_topics(topics)}
+    except AdminErrors as error:
+        return {*error.results}
 
 
 async def find_begun_part(admin: Admin, part: Part) -> tuple[int, int] | None:
     """Return the producer id and epoch of a transaction that this write has begun and not ended.
 
-    The begin is read after the transaction was described. A later run leaves its own begin before
-    it opens the id, so it cannot have opened the transaction that was described.
+    Every later run replaces the begin before it opens the id. So a begin of this write, read after
+    the description, shows that no later run has opened the transaction.
+
+    There is one exception: a late attempt of this write may replace the begin of a later run, and
+    be killed before it opens the id. Opening the id would have aborted that run's transaction, too.
+    The begin is also read before the description, which leaves such an attempt little time.
 
     Raises:
-        TrikafkaError: The coordinators do not respond, or the id has never had a transaction.
+        TrikafkaError: The coordinators do not respond, or refuse the look.
     """
     name = part.transactional_id
-    seen = (await admin.describe_transactions([name]))[name]
-    if seen.state != "Ongoing":
+    if not await _is_begun(admin, part):
         return None
-    begins = (await admin.list_group_offsets(part.begins)).values()
-    own = json.dumps({"write": part.write})
-    if begins and all(each.metadata == own for each in begins):
+    try:
+        seen = (await admin.describe_transactions([name]))[name]
+    except BrokerResponseError as error:
+        if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            return None  # it was never opened
+        raise
+    if seen.state == "Ongoing" and await _is_begun(admin, part):
         return seen.producer_id, seen.producer_epoch
     return None
+
+
+async def _is_begun(admin: Admin, part: Part) -> bool:
+    """Return whether the latest begin is of this write."""
+    begins = (await admin.list_group_offsets(part.begins)).values()
+    return bool(begins) and all(each.metadata == _begin(part) for each in begins)
 
 
 async def note_complete_part(

@@ -28,6 +28,8 @@ driver commits the transactions of all tasks (:mod:`.commit_protocol`).
 # * The note is committed after the transaction is detached. Between the two a second attempt may
 #   have opened the id. So the first attempt checks that its transaction is still open, before and
 #   after it leaves the note (``write_parts.note_complete_part``), and fails if it is not.
+# * A killed attempt leaves neither a message nor a note. So each attempt leaves a *begin* before it
+#   opens the id. If Spark kills all workers, the driver finds by it which transactions to abort.
 #
 # :mod:`.commit_protocol` describes the driver's part, and what a killed driver leaves. Another run
 # may divide the rows into other tasks: :mod:`.whole_write` detects that.
