@@ -333,3 +333,44 @@ async def test_follower_without_the_epoch_is_read(autojump_clock: Clock) -> None
             assert not await consumer.receive_batch(timeout=5)
             assert {each.node_id for each in cluster.requests("Fetch")[asked:]} == {1}
         assert len(cluster.requests("OffsetForLeaderEpoch")) == 1
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+@pytest.mark.parametrize("nowait", [False, True])
+async def test_paused_partition_delivers_no_truncated_record(
+    autojump_clock: Clock, taken: int, nowait: bool
+) -> None:
+    async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
+        write(cluster, 10)
+        consumer.assign([T0])
+        assert len(await values(consumer, taken)) == taken
+        await trio.sleep(1)  # the rest is buffered
+        consumer.pause([T0])
+        await trio.sleep(1)
+        cluster.elect_uncleanly("t", 0, 1, 5)
+        write(cluster, 8, name="new ")
+        await trio.sleep(400)  # longer than metadata_max_age_ms
+        consumer.resume([T0])
+        got: list[object] = []
+        with trio.fail_after(30):
+            while len(got) < 13 - taken:
+                try:
+                    record = consumer.receive_nowait() if nowait else await consumer.receive()
+                    got.append(record.value)
+                except trio.WouldBlock:
+                    await trio.sleep(0.1)
+        assert got == [b"%d" % number for number in range(taken, 5)] + [
+            b"new %d" % number for number in range(8)
+        ]
+
+
+async def test_position_of_a_time_is_read_at_once(autojump_clock: Clock) -> None:
+    """The epoch of the time's record is older than the leader that has found the record."""
+    settings = {"auto_offset_reset": "by_duration:P10000D"}
+    async with cluster_of(nodes=2) as cluster:
+        write(cluster, 2)
+        cluster.move_leader("t", 0, 1)
+        async with consumer_of(cluster, **settings) as consumer:
+            consumer.assign([T0])
+            assert await values(consumer, 2) == [b"0", b"1"]
+            assert not cluster.requests("OffsetForLeaderEpoch")

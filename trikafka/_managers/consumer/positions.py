@@ -311,10 +311,9 @@ class Positions:
         """
         # Offsets are requested by topic id, because a response by name could be about an earlier
         # topic of that name. Right after assign() the look-up of the ids is still in progress.
+        # Without a group, the look-up in the log needs the epochs of the leaders.
         known = self._metadata.snapshot.topics
-        if self._commits is not None and (
-            unknown := {p.tp.topic for p in fresh if p.tp.topic not in known}
-        ):
+        if unknown := {p.tp.topic for p in fresh if p.tp.topic not in known}:
             await call.step("look up the topics", lambda: self._metadata.refresh(unknown))
         before = {
             partition.tp.topic: self._topics.current(partition.tp.topic) for partition in fresh
@@ -354,6 +353,10 @@ class Positions:
         If no record is as young as the time, the position is the end of the log (KIP-1106).
         """
         found: Found = {}
+        # Read before the request, whose epoch may be newer. A lower one is safe: it only causes a
+        # validation.
+        snapshot = self._metadata.snapshot
+        epochs = {tp: snapshot.leader_epoch(tp) for tp in wanted}
         try:
             await self._offsets.look_up(call, wanted, found)
         finally:
@@ -362,9 +365,9 @@ class Positions:
             too_old = {tp: OffsetSpec.LATEST for tp in wanted if tp in found and found[tp] is None}
             for number, tp in enumerate(wanted, 1):
                 if (where := found.get(tp)) is not None:
-                    # The begin of a log needs no epoch: no record before it was counted as read.
+                    # The start of the log needs no epoch: the consumer has read no record before it.
                     epoch = None if wanted[tp] == OffsetSpec.EARLIEST else where.leader_epoch
-                    self._settle(*asked[tp], where.offset, epoch, confirmed=True)
+                    self._settle(*asked[tp], where.offset, epoch, located_by=epochs[tp])
                 if number % PORTION == 0:
                     await trio.lowlevel.cancel_shielded_checkpoint()
         if too_old:
@@ -391,12 +394,12 @@ class Positions:
         offset: int,
         leader_epoch: int | None = None,
         *,
-        confirmed: bool = False,
+        located_by: int | None = None,
     ) -> bool:
         """Set a position, unless a seek or a reset has superseded the look-up; return whether."""
         fits = partition.accepts(ticket) and partition.position is None
         if fits:
-            partition.located(offset, leader_epoch, confirmed=confirmed)
+            partition.located(offset, leader_epoch, located_by=located_by)
         return fits
 
 

@@ -97,6 +97,7 @@ class AssignedPartition:
         "fetchable",
         "leader_epoch",
         "limit",
+        "located_by",
         "log",
         "number",
         "paused",
@@ -122,6 +123,8 @@ class AssignedPartition:
         self._marks = Marks() if table.marks else None
         #: The leader epoch of the last record delivered.
         self.leader_epoch: int | None = None
+        #: The epoch of the leader that looked the position up; ``None``: no leader did.
+        self.located_by: int | None = None
         #: The id of the topic that the position is in; a recreated topic has another one.
         self.topic_id: UUID | None = None
         self.ticket = 0
@@ -223,15 +226,18 @@ class AssignedPartition:
     # Position.
 
     def located(
-        self, offset: int, leader_epoch: int | None = None, *, confirmed: bool = False
+        self, offset: int, leader_epoch: int | None = None, *, located_by: int | None = None
     ) -> None:
         """Continue at the position that was looked up.
 
-        ``confirmed``: the leader of that epoch has given the offset, so the first fetch need not
-        compare the epochs. A follower may not know of the epoch yet, and would refuse the fetch.
+        ``located_by`` is the epoch of the leader that looked the offset up in its log. Up to that
+        epoch the position needs no check, so the first fetch does not name ``leader_epoch``. A
+        follower may not know the epoch yet, and would refuse the fetch. ``leader_epoch`` may be
+        lower: a look-up by time gives the epoch of the record.
         """
         self.seek(offset, leader_epoch)
-        if confirmed:
+        if located_by is not None:
+            self.located_by = located_by
             self.fetch_epoch = None
 
     def seek(self, offset: int, leader_epoch: int | None = None) -> None:
@@ -432,6 +438,9 @@ class AssignedPartition:
         ``leader_epoch`` is that of the last record in the gap. Without it a later validation would
         take the gap for truncated: the epoch of the records before it may end before it.
         """
+        # Where a limit ends the gap, the epoch may be that of the first record behind it. That is
+        # harmless: a log that lacks an epoch answers with the next lower one. An epoch that is too
+        # low would move the position back.
         self.end_records()
         if leader_epoch is not None:
             self.leader_epoch = leader_epoch
@@ -478,6 +487,7 @@ class AssignedPartition:
         self._position = offset
         self._processed = offset
         self.leader_epoch = leader_epoch
+        self.located_by = None
         self._marks = None if self._marks is None else Marks()
 
     def _track_contiguous(self, batch: RecordBatch) -> None:

@@ -323,11 +323,12 @@ class FetchPlan:
     # The order of the checks matters.
     #
     # 1. A recreated topic comes first: the position is void, even of a paused partition.
-    # 2. Then the partition itself: fetchable, and not in a wait after an error.
-    # 3. Then its leader. Without one the partition is in ``leaderless``, and the manager requests
+    # 2. Then the leader's epoch: before a new leader is asked, or a replica that follows it, the
+    #    position is validated against its log (KIP-320). A partition that is paused, full, in a
+    #    wait or at a limit is checked, too: its buffer has records of the old leader.
+    # 3. Then the partition itself: fetchable, and not in a wait after an error.
+    # 4. Then its leader. Without one the partition is in ``leaderless``, and the manager requests
     #    metadata.
-    # 4. Then the leader's epoch: before a new leader is asked, or a replica that follows it, the
-    #    position is validated against its log (KIP-320).
     # 5. The replica replaces the leader only here, so a replica is never used without a known
     #    leader.
     # 6. The buffer comes last: a partition without room has to count for the broker that it would
@@ -335,20 +336,21 @@ class FetchPlan:
     def _node_of(self, partition: AssignedPartition, source: _Source, now: float) -> int | None:
         """Return the broker from which to fetch the partition now; ``None``: it is not fetched."""
         self._unmark(partition)
-        if (
-            self._is_of_another_topic(partition, source)
-            or not partition.fetchable
-            or self._is_waiting(partition, source, now)
-        ):
+        if self._is_of_another_topic(partition, source):
             return None
         try:
             node = self._snapshot.leader(partition.tp).node_id
         except TrikafkaError as error:
-            self.leaderless[partition] = error
+            if partition.fetchable and not self._is_waiting(partition, source, now):
+                self.leaderless[partition] = error
+            return None
+        if (
+            not self._is_valid(partition, source)
+            or not partition.fetchable
+            or self._is_waiting(partition, source, now)
+        ):
             return None
         self._assignment.found(partition)
-        if not self._is_valid(partition, source):
-            return None
         if source.replica is not None:
             if now < source.replica_until and source.replica in self._snapshot.nodes:
                 node = source.replica
@@ -374,12 +376,17 @@ class FetchPlan:
 
     def _is_valid(self, partition: AssignedPartition, source: _Source) -> bool:
         """Return whether the position is in the leader's log, as far as is known."""
+        if partition.state is not PartitionState.FETCHING:
+            return True  # without a position, or being validated: checked afterwards
         epoch = self._snapshot.leader_epoch(partition.tp)
         known = source.leader_epoch
         if epoch != known:
             source.leader_epoch = epoch
-            # The first leader that is seen need not be the one that has given the position: the
-            # partition may have been paused meanwhile. A fetch with an epoch is its own check.
+            # The first leader that is seen need not be the one that has given the position. A
+            # fetch with an epoch is its own check. Without the epoch of the leader that has given
+            # the position, the epoch of the record before it is compared.
+            if partition.located_by is not None:
+                known = max(known, partition.located_by)
             if known < 0 and partition.fetch_epoch is None and partition.leader_epoch is not None:
                 known = partition.leader_epoch
             # A lower epoch follows a damaged response that had named an epoch that never existed.
@@ -387,9 +394,9 @@ class FetchPlan:
                 if partition.leader_epoch is not None:
                     partition.begin_validation()
                     return False
-                # Of a position without an epoch nothing can be validated. But what is buffered
-                # behind it comes from the old leader. Once it was delivered, the position would
-                # have its epoch, and the next check would only come with the next election.
+                # Of a position without an epoch nothing can be validated. But the records buffered
+                # behind it come from the old leader. Their delivery would give the position its
+                # epoch, and only the next election would check it.
                 if partition.fetch_offset != partition.position:
                     partition.refetch(partition.position or 0)
         return True
