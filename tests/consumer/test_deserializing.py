@@ -9,7 +9,7 @@ import functools
 import importlib
 import operator
 import pickle
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -201,6 +201,25 @@ async def test_batch_raises_at_the_failing_record(autojump_clock: Clock) -> None
             batch[1]
         assert batch[2].value == 2
         assert bytes(batch.columns.offsets)  # the bytes are still there for who wants them
+
+
+async def test_skip_is_advised_only_where_the_position_stays(autojump_clock: Clock) -> None:
+    def notes(read: Callable[[], object]) -> list[str]:
+        with pytest.raises(DeserializationError) as caught:
+            read()
+        return getattr(caught.value, "__notes__", [])
+
+    async with numbers([b"0", b"x", b"2"]) as (_, consumer):
+        batch = await consumer.receive_batch()
+        assert not notes(lambda: list(batch.detached()))
+        assert not notes(lambda: batch.deserialize(batch.raw[1]))
+        assert await consumer.position(T0) == 3
+        for _ in range(2):
+            (note,) = notes(lambda: list(batch))
+            assert note.endswith("to skip it: consumer.seek(TopicPartition('t', 0), 2)")
+            assert await consumer.position(T0) == 1
+        consumer.seek(T0, 3)
+        assert not notes(lambda: list(batch))
 
 
 async def test_records_before_a_failure_are_committed(autojump_clock: Clock) -> None:

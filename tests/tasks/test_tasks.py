@@ -437,6 +437,29 @@ async def test_an_undeserializable_record_says_how_to_go_on(autojump_clock: Cloc
     assert "with dead_letter= run_tasks writes such records to a topic" in run
 
 
+@pytest.mark.parametrize("batches", [False, True])
+async def test_log_of_a_dead_letter_advises_no_seek(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, batches: bool
+) -> None:
+    """The run goes on: a seek would deliver records again."""
+
+    async def read(batch: Any) -> None:
+        assert list(batch)
+
+    async with (
+        cluster_of(1, topics={"dead": 1}) as cluster,
+        consumer_of(cluster, value_deserializer=int) as consumer,
+        producer_of(cluster) as producer,
+    ):
+        cluster.append("t", 0, [b"two"])
+        handler, more = (read, {"batches": True}) if batches else (Values(), {})
+        async with running(consumer, handler, dead_letter="dead", producer=producer, **more):
+            await until(lambda: bool(cluster.records("dead", 0)))
+    assert "goes to dead after 1 attempt" in caplog.text
+    assert "ValueError" in caplog.text
+    assert "to skip it" not in caplog.text
+
+
 async def test_timed_out_dead_letter_is_rewritten(
     autojump_clock: Clock,
 ) -> None:

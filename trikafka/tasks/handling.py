@@ -34,6 +34,7 @@ from ..errors import (
 )
 from ..errors.cut_off import await_user_call
 from ..errors.groups import members, outlined
+from ..errors.notes import note_how_to_skip
 from ..toolkit import backoff
 from ..types import Record, TopicPartition
 from .callbacks import NotAsyncError, called
@@ -446,11 +447,12 @@ def is_not_the_records(member: BaseException) -> bool:
     return isinstance(member, _NOT_THE_RECORDS)
 
 
-def explained(error: Exception, work: RecordAttempt) -> Exception:
+def explained(error: Exception, work: RecordAttempt, *, at_work: bool = False) -> Exception:
     """Add a note with the record to an error that ends the run; return the error.
 
-    If the record was judged dead, its handler's error becomes the cause. A fatal error concerns
-    every record, so it gets no note.
+    ``at_work``: the consumer's position is at the begin of the work after the run. If
+    the record was judged dead, its handler's error becomes the cause. A fatal error concerns every
+    record, so it gets no note.
     """
     if isinstance(error, NotAsyncError) or (isinstance(error, TrikafkaError) and error.fatal):
         return error
@@ -462,6 +464,8 @@ def explained(error: Exception, work: RecordAttempt) -> Exception:
         if error.__cause__ is None and error is not work.dead:
             error.__cause__ = work.dead
     elif isinstance(error, DeserializationError):
+        if at_work and error.offset == work.offset:
+            note_how_to_skip(error)
         error.add_note(
             f"raised by a deserializer for {_where(work)}, after which nothing more was taken; "
             "with dead_letter= run_tasks writes such records to a topic, and goes on"

@@ -134,7 +134,8 @@ class PartitionTask(StreamTask):
             self._failed(wrong)
             return None
         if action is FailureAction.RAISE:
-            self._failed(explained(error, work))
+            # With several workers, records before this one may be undone.
+            self._failed(explained(error, work, at_work=self._plan.concurrency == 1))
             return None
         return (
             self._next_attempt(error, budget, work) if action is FailureAction.TIMED_OUT else delay

@@ -40,6 +40,7 @@ from ...errors import ConfigurationError, DeserializationError
 from ...errors.copies import again
 from ...errors.cut_off import await_user_call
 from ...errors.groups import unwrapped
+from ...errors.notes import note_how_to_skip
 from ...hooks import check_takes
 from ...types import AsyncDeserializer, Deserializer, Record
 from .turns import TURN
@@ -61,10 +62,9 @@ _Function: TypeAlias = tuple[Callable[..., Any], bool]
 class Deserializers:
     """The user's functions, and objects that see the record's topic and headers."""
 
-    __slots__ = ("_has_positions", "_key", "_key_is_async", "_value", "_value_is_async")
+    __slots__ = ("_key", "_key_is_async", "_value", "_value_is_async")
 
-    def __init__(self, key: Given, value: Given, *, has_positions: bool = False) -> None:
-        self._has_positions = has_positions  # whether a seek can skip a record
+    def __init__(self, key: Given, value: Given) -> None:
         self._key = _function(key, "key_deserializer")
         self._value = _function(value, "value_deserializer")
         self._key_is_async = _is_async(self._key)
@@ -75,11 +75,7 @@ class Deserializers:
         """Return the functions of a consumer; ``None`` if it has none."""
         if config.key_deserializer is None and config.value_deserializer is None:
             return None
-        return cls(
-            config.key_deserializer,
-            config.value_deserializer,
-            has_positions=isinstance(config, ConsumerConfig),
-        )
+        return cls(config.key_deserializer, config.value_deserializer)
 
     @property
     def are_async(self) -> bool:
@@ -112,7 +108,7 @@ class Deserializers:
                 if type(value) is CoroutineType:
                     raise _not_awaited(value)
         except Exception as error:
-            raise self._failed(record, part, error) from error
+            raise _failed(record, part, error) from error
         return record._replace(key=key, value=value)
 
     async def apply_async(self, record: Record) -> Record:
@@ -134,28 +130,22 @@ class Deserializers:
                 elif type(value) is CoroutineType:
                     raise _not_awaited(value)
         except Exception as error:
-            raise self._failed(record, part, error) from error
+            raise _failed(record, part, error) from error
         return record._replace(key=key, value=value)
 
-    def _failed(
-        self, record: Record, part: Literal["key", "value"], error: Exception
-    ) -> DeserializationError:
-        failed = DeserializationError(
-            record.topic,
-            record.partition,
-            record.offset,
-            part,
-            record.key,
-            record.value,
-            type(unwrapped(error)).__name__,  # a nursery raises its errors in a group
-        )
-        if self._has_positions:
-            # A note, because the text may go into the header of a dead letter.
-            failed.add_note(
-                f"the consumer stays at the record; to skip it: consumer.seek(TopicPartition("
-                f"{record.topic!r}, {record.partition}), {record.offset + 1})"
-            )
-        return failed
+
+def _failed(
+    record: Record, part: Literal["key", "value"], error: Exception
+) -> DeserializationError:
+    return DeserializationError(
+        record.topic,
+        record.partition,
+        record.offset,
+        part,
+        record.key,
+        record.value,
+        type(unwrapped(error)).__name__,  # a nursery raises its errors in a group
+    )
 
 
 def _not_awaited(result: CoroutineType[Any, Any, Any]) -> TypeError:
@@ -209,7 +199,8 @@ def _called(function: _Function, record: Record, data: bytes) -> Any:
 class DeserializedBatch(RecordBatch):
     """A batch whose records are deserialized as they are made.
 
-    ``stands_at`` is called with the offset of a record that cannot be deserialized.
+    ``stands_at`` is called with the offset of a record that cannot be deserialized. It returns
+    whether the consumer's position is at the record now.
     """
 
     __slots__ = ("_deserializers", "_stands_at")
@@ -218,7 +209,7 @@ class DeserializedBatch(RecordBatch):
         self,
         batch: RecordBatch,
         deserializers: Deserializers,
-        stands_at: Callable[[int], object] = lambda offset: None,
+        stands_at: Callable[[int], bool] = lambda offset: False,
     ) -> None:
         super().__init__(
             batch.topic, batch.partition, batch.columns, batch.next_offset, batch.leader_epoch
@@ -232,7 +223,7 @@ class DeserializedBatch(RecordBatch):
             "bytes, or list(batch)"
         )
 
-    def delivered_by(self, stands_at: Callable[[int], object]) -> DeserializedBatch:
+    def delivered_by(self, stands_at: Callable[[int], bool]) -> DeserializedBatch:
         """Return the same batch, with errors reported to ``stands_at``."""
         return DeserializedBatch(self, self._deserializers, stands_at)
 
@@ -246,7 +237,7 @@ class DeserializedBatch(RecordBatch):
         return self._deserializers.apply(record)
 
     def detached(self) -> RecordBatch:
-        return self.delivered_by(lambda offset: None)
+        return self.delivered_by(lambda offset: False)
 
     def __iter__(self) -> Iterator[Record]:
         return _Records(super()._make, len(self), self._apply)
@@ -261,8 +252,12 @@ class DeserializedBatch(RecordBatch):
         try:
             return self._deserializers.apply(record)
         except DeserializationError as error:
-            self._stands_at(error.offset)
+            self._raised(error)
             raise
+
+    def _raised(self, error: DeserializationError) -> None:
+        if self._stands_at(error.offset):
+            note_how_to_skip(error)
 
     def _slice(self, start: int, stop: int) -> RecordBatch:
         return self._alike(super()._slice(start, stop))
@@ -321,7 +316,7 @@ class AwaitedBatch(DeserializedBatch):
         self,
         batch: RecordBatch,
         deserializers: Deserializers,
-        stands_at: Callable[[int], object] = lambda offset: None,
+        stands_at: Callable[[int], bool] = lambda offset: False,
         outcomes: list[Record | DeserializationError] | None = None,
     ) -> None:
         super().__init__(batch, deserializers, stands_at)
@@ -385,7 +380,7 @@ class AwaitedBatch(DeserializedBatch):
             await batch._resolve_next()
         return batch
 
-    def delivered_by(self, stands_at: Callable[[int], object]) -> AwaitedBatch:
+    def delivered_by(self, stands_at: Callable[[int], bool]) -> AwaitedBatch:
         return AwaitedBatch(self, self._deserializers, stands_at, self._outcomes)
 
     def deserialize(self, record: Record) -> Record:
@@ -420,5 +415,5 @@ class AwaitedBatch(DeserializedBatch):
         try:
             return self._outcome(index)
         except DeserializationError as error:
-            self._stands_at(error.offset)
+            self._raised(error)
             raise

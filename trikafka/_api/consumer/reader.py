@@ -237,10 +237,15 @@ class PartitionReader:
             batch = batch.delivered_by(partial(self._stands_at, self.partition.ticket))
         return batch
 
-    def _stands_at(self, ticket: int, offset: int) -> None:
-        """Return to a record that could not be deserialized, unless the batch is overtaken."""
-        if self.partition.accepts(ticket):
-            self.partition.step_back(offset)
+    def _stands_at(self, ticket: int, offset: int) -> bool:
+        """Return to a record that could not be deserialized, unless the batch is overtaken.
+
+        Returns whether the position is at the record.
+        """
+        partition = self.partition
+        if partition.accepts(ticket):
+            partition.step_back(offset)
+        return partition.owned and partition.position == offset
 
     # --- record by record ---
 
@@ -251,14 +256,20 @@ class PartitionReader:
         """
         if isinstance(batch, AwaitedBatch):
             batch = batch.delivered_by(self._stop_records)
+        elif isinstance(batch, DeserializedBatch):
+            batch = batch.delivered_by(lambda offset: True)  # the position is the cursor's
         self._cursor = self.partition.begin_records(batch)
         self._rest_ticket = self.partition.ticket
         return self._cursor
 
-    def _stop_records(self, offset: int) -> None:
-        """End the cursor at a record that failed: the next receive calls its deserializer again."""
+    def _stop_records(self, offset: int) -> bool:
+        """End the cursor at a record that failed: the next receive calls its deserializer again.
+
+        Returns True: the position of a cursor stays at the record.
+        """
         if self._cursor is not None:
             self._cursor.end()
+        return True
 
     def release(self) -> None:
         """Return the rest of a batch that is delivered record by record to the buffer."""
