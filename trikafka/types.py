@@ -118,7 +118,8 @@ class OffsetAndMetadata:
     Attributes:
         offset: The offset of the next record to process.
         leader_epoch: The leader epoch of the last processed record, if known (KIP-320). Before the
-            first record it is that of the leader that returned the offset.
+            first record it is the one in the look-up's response. It may be that of a later record,
+            which is harmless. A lower epoch would count processed records as truncated.
         metadata: A text that the committer stored with the offset.
     """
 

@@ -88,8 +88,8 @@ class StallWatch:
     """The watch over what one client owes.
 
     Each of ``sources`` reports at a given time; ``limit`` is how long (seconds) a thing may make no
-    progress. ``client`` is the client's name in the log: the partitions of a program's producer
-    have the same names as those of its consumer.
+    progress. ``client`` is the client's name in the log. A program's producer and consumer name
+    the same partitions.
     """
 
     def __init__(

@@ -1252,8 +1252,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     def _check(self, partition: AssignedPartition | None = None) -> None:
         """Raise the errors that the user must see before a delivery.
 
-        With a ``partition`` only that partition's error counts, not those of other partitions. The
-        caller has checked the run.
+        With a ``partition`` only that partition's error counts, not those of other partitions.
+        Call ``_check_run`` first.
         """
         # The order is by how much an error stops. A closed consumer comes first. A fatal error of
         # the group is raised by every receive until the next subscription. A refusal

@@ -451,7 +451,7 @@ class Receiver:
     def _begin(self, now: float) -> None:
         """Begin a receive; mark the records of the receive before it as processed.
 
-        The caller has checked the run.
+        Call ``_check_run`` first.
         """
         self._polled(now)
         self._check()
