@@ -188,5 +188,5 @@ async def test_watchdog_names_a_hanging_plugin(
         with trio.move_on_after(30):
             await consumer.receive()
         why = "plugin 'Stuck': fetch.run has fetched nothing of it, though there may be records"
-        assert [record.getMessage().partition("s: ")[2] for record in caplog.records] == [why]
+        assert [record.getMessage().partition("): ")[2] for record in caplog.records] == [why]
         assert consumer.health().stalled == {T0: why}
