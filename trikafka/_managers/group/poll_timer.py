@@ -38,7 +38,7 @@ class StreamTimes(Protocol):
 
 
 class _Presence(AbstractContextManager[None]):
-    """The wait of a receive for records. One object serves all waits, because the timer holds the state."""
+    """The wait of a receive for records; the timer holds its state, so one object serves all."""
 
     def __init__(self, timer: PollTimer) -> None:
         self._timer = timer
