@@ -790,7 +790,7 @@ def test_other_ways_to_open_are_refused() -> None:
             await unopened
         with pytest.raises(trikafka.IllegalStateError, match=f"{block}, not by 'with'"), unopened:
             pass
-        with pytest.raises(trikafka.IllegalStateError, match=f"{block}: inside of it 'async for'"):
+        with pytest.raises(trikafka.IllegalStateError, match=f"{block}, not by 'async for'"):
             async for _ in unopened:
                 pass
         with pytest.raises(trikafka.NotOpenError, match=f"{block}: before that there is no admin"):

@@ -147,6 +147,22 @@ async def test_traceback_is_left_out_before_the_record_is_cut(
     assert not {"trikafka.traceback", "trikafka.truncated"} & headers.keys()
 
 
+async def test_all_letters_lose_the_traceback_in_one_round(autojump_clock: Clock) -> None:
+    """Each round of a transaction is a second or so."""
+    names: dict[str, Any] = {}
+    exec(compile("async def deep(batch):\n    int('no')", "d" * 1_600, "exec"), names)
+    async with cluster_of(1, topics={"dead": 2}) as cluster, consumer_of(cluster) as consumer:
+        cluster.append("t", 0, [b"v" * 500] * 20)
+        refuse(cluster)
+        settings: dict[str, Any] = {"transactional_id": "x", "linger_ms": 0, "batch_size": 100}
+        async with producer_of(cluster, **settings) as producer:
+            given: dict[str, Any] = {"producer": producer, "dead_letter": "dead", "batches": True}
+            async with running(consumer, names["deep"], **given):
+                await until(lambda: committed(cluster) == 20, limit=60)
+        assert len(await seen_of(cluster, "dead")) == 20
+        assert len(cluster.requests("EndTxn")) == 2
+
+
 def test_letter_shortens_until_it_is_bare() -> None:
     record = Record(
         "t", 0, 7, None, trikafka.TimestampType.CREATE_TIME, b"key", b"v" * 10_000, [("own", b"1")]

@@ -378,6 +378,10 @@ class Handling:
         how = self._dead_letter.too_large
         topic = self._dead_letter.topic
         if letter.drop_traceback():
+            if self._in_transaction:
+                # Each refusal costs a round. The other letters have the same traceback.
+                for other in work.letters:
+                    other.drop_traceback()
             _log.warning(
                 "%s is too large for %s, and goes there without its traceback: %s",
                 letter.where,

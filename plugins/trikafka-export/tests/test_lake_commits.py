@@ -270,13 +270,37 @@ def test_doubtful_commits_have_a_bound(
         (ConnectTimeout("too slow"), False),
         (SSLError("certificate verify failed"), False),
         (ProxyError("no such proxy"), False),
-        (OperationalError("COMMIT", {}, Exception("database is locked")), True),
+        (OperationalError("UPDATE timeouts", {}, Exception("database is locked")), True),
+        (CommitStateUnknownException("GatewayTimeoutException: upstream request timeout"), True),
         (OperationalError("COMMIT", {}, Exception("connection timed out")), False),
         (ForbiddenError("no"), False),
     ],
 )
 def test_only_passing_faults_are_repeated(error: Exception, passes: bool) -> None:
     assert may_pass(error) is passes
+
+
+def test_fault_after_the_commit_ends_no_export(
+    faulty: IcebergLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files to sync are looked up in the table, by a request that is repeated."""
+    faulty.create(columns(faulty))
+    log = faulty_log(faulty)
+    plan = plan_of(pinned(log, faulty), 1)
+    files = files_of(faulty, log, plan)
+    load = FaultyCatalog.load_table
+    failed = []
+
+    def load_table(catalog: FaultyCatalog, name: Any) -> Any:
+        if FaultyCatalog.requests and not failed:
+            failed.append(name)
+            raise FAULTS["away"]
+        return load(catalog, name)
+
+    monkeypatch.setattr(FaultyCatalog, "load_table", load_table)
+    log.commit(plan, files)
+    assert failed
+    assert offsets(faulty) == [*range(10)]
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "delta"])

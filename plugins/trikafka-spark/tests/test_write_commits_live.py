@@ -611,7 +611,7 @@ async def test_unreachable_abort_is_logged(job: Job, caplog: pytest.LogCaptureFi
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         await Job(address, job.topic).abort(messages)
     line = (
-        "some transactions of a failed write are still open; the next run aborts them, or the "
+        "some transactions of a failed write may still be open; the next run aborts them, or the "
         "broker after kafka.transaction.timeout.ms"
     )
     assert f"{line}: {job.topic}-0" in caplog.text

@@ -205,7 +205,7 @@ def _warn_of(left: Iterable[Part]) -> None:
     if names := _names(left):
         _log.warning(
             (
-                "some transactions of a failed write are still open; the next run aborts them, or "
+                "some transactions of a failed write may still be open; the next run aborts them, or "
                 "the broker after kafka.transaction.timeout.ms: %s"
             ),
             names,

@@ -30,4 +30,6 @@ def may_pass(error: BaseException) -> bool:
     """
     if isinstance(error, ConnectionError):
         return not isinstance(error, _LASTING) and not isinstance(error.__cause__, _LASTING)
-    return type(error).__name__ in _PASSING and not _TOO_LATE.search(str(error))
+    # Of SQLAlchemy's errors, only the driver's text: the rest has the statement and its parameters.
+    driver = getattr(error, "orig", None)
+    return type(error).__name__ in _PASSING and not (driver and _TOO_LATE.search(str(driver)))

@@ -42,7 +42,7 @@ from .library_errors import advised, explained
 from .options import LakeOptions
 from .stores import lake_store
 from .table_fit import check_fit, check_ids, check_nullable, check_partitions
-from .table_log import KEY, commit_with_retries, sync
+from .table_log import KEY, commit_with_retries, library_error, sync
 from .vended_keys import VendedKeys, are_vended
 
 if TYPE_CHECKING:
@@ -334,7 +334,10 @@ class IcebergLog:
         found = commit_with_retries(self.title, plan, look, commit, CommitFailedException, may_pass)
         # Outside of the attempts: they would take a failed fsync for a doubtful commit, find the
         # plan, and succeed.
-        self._sync(retried(look, may_pass)[0] if found is None else found)
+        now = found
+        if now is None:
+            now, _ = retried(look, lambda error: may_pass(library_error(error)))
+        self._sync(now)
         return found
 
     def _append(

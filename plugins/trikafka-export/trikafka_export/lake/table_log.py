@@ -77,9 +77,7 @@ def commit_with_retries(
             longest: float = min(0.01 * 2**refusals, 1.0)
             time.sleep(random.uniform(longest / 2, longest))
         except Exception as error:
-            # The cause of an error that hides a secret is only in its context.
-            cause = (error.__context__ if isinstance(error, ExportError) else None) or error
-            delay = next(delays, None) if may_pass(cause) else None
+            delay = next(delays, None) if may_pass(library_error(error)) else None
             if delay is None:
                 if is_sent and (found := _looked(look)) is not None:
                     _log.info("%s; but plan %d is in the table", error, plan.number)
@@ -94,6 +92,14 @@ def commit_with_retries(
             )
             time.sleep(delay)
             responded()
+
+
+def library_error(error: BaseException) -> BaseException:
+    """Return the library's error behind an :exc:`ExportError`, or the error itself.
+
+    The cause of an error that hides a secret is only in its context.
+    """
+    return (error.__context__ if isinstance(error, ExportError) else None) or error
 
 
 def _looked(look: Callable[[], tuple[T, bool]]) -> T | None:
