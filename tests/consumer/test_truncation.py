@@ -371,6 +371,7 @@ async def test_position_of_a_time_is_read_at_once(autojump_clock: Clock) -> None
         write(cluster, 2)
         cluster.move_leader("t", 0, 1)
         async with consumer_of(cluster, **settings) as consumer:
+            assert await consumer.partitions_for("t")  # the leader's epoch is known
             consumer.assign([T0])
             assert await values(consumer, 2) == [b"0", b"1"]
             assert not cluster.requests("OffsetForLeaderEpoch")

@@ -311,9 +311,10 @@ class Positions:
         """
         # Offsets are requested by topic id, because a response by name could be about an earlier
         # topic of that name. Right after assign() the look-up of the ids is still in progress.
-        # Without a group, the look-up in the log needs the epochs of the leaders.
         known = self._metadata.snapshot.topics
-        if unknown := {p.tp.topic for p in fresh if p.tp.topic not in known}:
+        if self._commits is not None and (
+            unknown := {p.tp.topic for p in fresh if p.tp.topic not in known}
+        ):
             await call.step("look up the topics", lambda: self._metadata.refresh(unknown))
         before = {
             partition.tp.topic: self._topics.current(partition.tp.topic) for partition in fresh
