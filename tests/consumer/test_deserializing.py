@@ -203,7 +203,7 @@ async def test_batch_raises_at_the_failing_record(autojump_clock: Clock) -> None
         assert bytes(batch.columns.offsets)  # the bytes are still there for who wants them
 
 
-async def test_skip_is_advised_only_where_the_position_stays(autojump_clock: Clock) -> None:
+async def test_skip_is_advised_where_the_position_stays(autojump_clock: Clock) -> None:
     def notes(read: Callable[[], object]) -> list[str]:
         with pytest.raises(DeserializationError) as caught:
             read()

@@ -337,7 +337,7 @@ async def test_follower_without_the_epoch_is_read(autojump_clock: Clock) -> None
 
 @pytest.mark.parametrize("taken", [0, 2])
 @pytest.mark.parametrize("nowait", [False, True])
-async def test_paused_partition_delivers_no_truncated_record(
+async def test_paused_partition_drops_truncated_records(
     autojump_clock: Clock, taken: int, nowait: bool
 ) -> None:
     async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:

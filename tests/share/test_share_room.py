@@ -51,9 +51,7 @@ def test_brokers_fetch_in_the_order_of_the_line() -> None:
     ("held", "buffered", "free"),
     [(0, 0, 100), (40, 40, 60), (60, 1, 0), (60, 0, 40), (100, 0, 0), (130, 0, 0)],
 )
-def test_few_records_are_fetched_only_for_idle_handlers(
-    held: int, buffered: int, free: int
-) -> None:
+def test_few_records_are_fetched_when_none_wait(held: int, buffered: int, free: int) -> None:
     room = Room()
     room.hold(held, buffered)
     assert room.room.now_free() == free
@@ -79,7 +77,7 @@ def test_a_late_fetch_keeps_no_room() -> None:
     assert room.now_free() == 100
 
 
-def test_records_are_fetched_from_one_broker_at_a_time() -> None:
+def test_records_come_from_one_broker_at_a_time() -> None:
     room = Room("records").room
     room.fetch_begun(1, 10, 10.0)
     assert room.now_free() == 0

@@ -75,7 +75,7 @@ def test_a_group_has_each_members_traceback() -> None:
     assert lines.count("LookupError") == 2
 
 
-def test_a_group_has_its_own_cause_before_its_members() -> None:
+def test_a_groups_cause_stands_before_its_members() -> None:
     error = ExceptionGroup("group", [caught()])
     error.__cause__ = caught_from(KeyError())
     assert kinds(error) == ["KeyError", "LookupError", "ValueError", "LookupError"]
@@ -109,7 +109,7 @@ def test_a_cut_text_begins_with_a_whole_line() -> None:
     assert {*kinds(error)} == {"ValueError", "LookupError"}
 
 
-def test_of_a_large_group_only_the_last_members_are_looked_at(
+def test_of_a_large_group_the_last_members_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked_at = []

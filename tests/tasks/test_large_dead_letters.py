@@ -125,7 +125,7 @@ async def test_large_dead_letter_may_end_the_run(
 
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("how", ["truncate", "skip", "raise"])
-async def test_traceback_is_left_out_before_the_record_is_cut(
+async def test_traceback_goes_before_the_record_is_cut(
     autojump_clock: Clock, transactional: bool, how: Literal["truncate", "skip", "raise"]
 ) -> None:
     """The traceback and the record are larger than the topic's room together."""

@@ -93,7 +93,7 @@ class Handlers:
         Handlers().yields,
     ],
 )
-def test_a_handler_without_a_result_is_refused_before_a_call(handler: Any) -> None:
+def test_a_handler_without_a_result_is_refused(handler: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"handler must be an async function \(async def"):
         check_async("handler", handler, "record")
 

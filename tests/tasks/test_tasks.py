@@ -423,7 +423,7 @@ async def test_undeserializable_record_is_a_dead_letter(
     assert b"ValueError" in (dict(dead.headers)["trikafka.message"] or b"")
 
 
-async def test_an_undeserializable_record_says_how_to_go_on(autojump_clock: Clock) -> None:
+async def test_undeserializable_record_says_how_to_go_on(autojump_clock: Clock) -> None:
     async with (
         cluster_of(1) as cluster,
         consumer_of(cluster, value_deserializer=int) as consumer,

@@ -204,7 +204,7 @@ def test_lone_partition_cut_at_every_byte_is_refused() -> None:
 
 
 @given(st.sampled_from([0, 1, 200]), st.data())
-def test_flipped_bytes_of_a_lone_partition_are_read_as_any(size: int, data: Any) -> None:
+def test_flipped_bytes_are_read_as_field_by_field(size: int, data: Any) -> None:
     body = bytearray(encoded(17, lone(bytes(size))))
     body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     outcomes: list[Any] = []

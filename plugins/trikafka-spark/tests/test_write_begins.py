@@ -73,7 +73,7 @@ async def keep_offsets(cluster: ScriptedCluster, admin: Admin, times: int | None
     cluster.on("OffsetFetch", repeat, times=times)
 
 
-async def test_deleted_topic_of_an_earlier_begin_costs_no_time(
+async def test_begin_in_a_deleted_topic_costs_no_time(
     autojump_clock: object, cluster: ScriptedCluster, admin: Admin
 ) -> None:
     cluster.create_topic("old", 1)

@@ -208,9 +208,7 @@ async def die(job: Job, number: int, write: str) -> None:
 
 @pytest.mark.usefixtures("killed")
 @pytest.mark.parametrize("first", [None, Written(0), Written(0, again=True)])
-async def test_killed_tasks_are_aborted_without_a_transaction(
-    first: Written | None, job: Job
-) -> None:
+async def test_killed_tasks_without_a_result_are_aborted(first: Written | None, job: Job) -> None:
     """Readers do not wait for the time-out if no task has returned its transaction."""
     for number in (1, 2):
         await die(job, number, "w")
@@ -233,7 +231,7 @@ async def test_abort_without_a_success_spares_other_runs(job: Job) -> None:
 
 
 @pytest.mark.usefixtures("killed")
-async def test_begin_in_another_topic_replaces_the_earlier_one(job: Job, new_topic: Any) -> None:
+async def test_begin_in_another_topic_replaces_others(job: Job, new_topic: Any) -> None:
     """The first row of another run may have another topic."""
     await die(job, 0, "w")
     job.options = replace(job.options, topic=await new_topic(0, partitions=1))

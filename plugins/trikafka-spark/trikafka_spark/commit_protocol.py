@@ -205,8 +205,8 @@ def _warn_of(left: Iterable[Part]) -> None:
     if names := _names(left):
         _log.warning(
             (
-                "some transactions of a failed write may still be open; the next run aborts them, or "
-                "the broker after kafka.transaction.timeout.ms: %s"
+                "some transactions of a failed write may still be open; the next run aborts them, "
+                "or the broker after kafka.transaction.timeout.ms: %s"
             ),
             names,
         )

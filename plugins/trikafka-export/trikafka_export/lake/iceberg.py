@@ -334,10 +334,10 @@ class IcebergLog:
         found = commit_with_retries(self.title, plan, look, commit, CommitFailedException, may_pass)
         # Outside of the attempts: they would take a failed fsync for a doubtful commit, find the
         # plan, and succeed.
-        now = found
-        if now is None:
-            now, _ = retried(look, lambda error: may_pass(library_error(error)))
-        self._sync(now)
+        newest = found
+        if newest is None:
+            newest, _ = retried(look, lambda error: may_pass(library_error(error)))
+        self._sync(newest)
         return found
 
     def _append(
