@@ -76,6 +76,9 @@ def _no_awaitable(function: object) -> str | None:
     flags = function.__code__.co_flags
     if flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
         return None
+    # The bytecode alone shows before a call whether a value is returned: annotations may be missing
+    # or wrong, and the source may not be there. Where an instruction is not known, as in a later
+    # Python, the function counts as one that returns a value.
     returns = []
     before = None
     for step in dis.get_instructions(function):

@@ -454,9 +454,9 @@ def is_not_the_records(member: BaseException) -> bool:
 def explained(error: Exception, work: RecordAttempt, *, at_work: bool = False) -> Exception:
     """Add a note with the record to an error that ends the run; return the error.
 
-    ``at_work``: the consumer's position is at the begin of the work after the run. If
-    the record was judged dead, its handler's error becomes the cause. A fatal error concerns every
-    record, so it gets no note.
+    ``at_work``: after the run the consumer's position is at the start of the work. If the record
+    was judged dead, its handler's error becomes the cause. A fatal error concerns every record, so
+    it gets no note.
     """
     if isinstance(error, NotAsyncError) or (isinstance(error, TrikafkaError) and error.fatal):
         return error

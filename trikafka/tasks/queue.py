@@ -129,6 +129,7 @@ def _check_names(settings: Mapping[str, Any]) -> None:
     for name, instead in _ONLY_OF_RUN_TASKS.items():
         if name in settings:
             raise ConfigurationError(f"run_queue() has no {name}=, as run_tasks() has{instead}")
+    # Raises for the unknown name, with a suggestion.
     ShareConsumerConfig.build({**settings, "group_id": "g"}, "run_queue()", _ARGUMENTS)
 
 

@@ -36,17 +36,13 @@ def retried(function: Callable[[], T], may_pass: Callable[[BaseException], bool]
         try:
             return function()
         except Exception as error:
-            _wait(error, delays, may_pass)
+            wait_after(error, delays, may_pass)
 
 
-def wait_after_cut(error: Exception, delays: Iterator[float]) -> None:
-    """Wait before the next attempt; raise the error if it is another one or no attempt is left."""
-    _wait(error, delays, is_cut)
-
-
-def _wait(
+def wait_after(
     error: Exception, delays: Iterator[float], may_pass: Callable[[BaseException], bool]
 ) -> None:
+    """Wait before the next attempt; raise the error if it stays or no attempt is left."""
     delay = next(delays, None) if may_pass(error) else None
     if delay is None:
         raise error

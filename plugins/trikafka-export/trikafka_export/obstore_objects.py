@@ -27,7 +27,7 @@ from obstore.store import from_url
 from trikafka import ConfigurationError
 from trikafka.errors.peer_text import peer_text
 
-from .cut_responses import DELAYS, uncut, wait_after_cut
+from .cut_responses import DELAYS, is_cut, uncut, wait_after
 from .object_address import ObjectAddress, ObjectStoreError
 from .objects import Found, Objects
 
@@ -212,7 +212,7 @@ class StoreObjects(Objects):
                                 yield name
                     return
                 except BaseError as error:
-                    wait_after_cut(error, delays)
+                    wait_after(error, delays, is_cut)
 
     def first_names(self, folder: str) -> list[str]:
         """Return the names directly in a folder, in order, as far as one request lists them."""

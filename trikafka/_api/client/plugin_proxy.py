@@ -349,9 +349,9 @@ def _plain_method(
 
 
 def _bounded_drop(manager: Any, drop: Callable[..., bool], slot: PluginSlot) -> Callable[..., bool]:
-    """Return ``drop``, which its caller repeats while it returns True, so that this ends.
+    """Return ``drop`` with a bound on the calls that fail no batch.
 
-    The close of a producer calls it shielded from cancellations.
+    The close of a producer repeats ``drop`` while the result is True, shielded from cancellations.
     """
     least = vain = 0
 
