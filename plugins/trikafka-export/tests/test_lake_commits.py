@@ -379,6 +379,32 @@ def test_column_made_required_refuses_the_commit(tmp_path: Path) -> None:
     assert offsets(lake) == [*range(20)]
 
 
+def test_new_partitioning_refuses_the_commit(lake: Lake) -> None:
+    log = log_of(lake)
+    first = plan_of(pinned(log, lake), 1)
+    log.commit(first, files_of(lake, log, first))
+    if lake.format == "delta":
+        import deltalake
+
+        rows = lake.read()
+        deltalake.write_deltalake(
+            lake.destination,
+            rows,
+            mode="overwrite",
+            schema_mode="overwrite",
+            partition_by=["topic"],
+        )
+    else:
+        assert isinstance(lake, IcebergLake)
+        with lake.table.update_spec() as update:
+            update.add_identity("topic")
+    before = offsets(lake)
+    second = plan_of(first.format, 2)
+    with pytest.raises(ExportError, match=r"partitioned by .* nothing was committed: change it"):
+        log.commit(second, files_of(lake, log, second))
+    assert offsets(lake) == before
+
+
 def test_new_constraint_refuses_the_commit(tmp_path: Path) -> None:
     """Delta's engine would check the rows, and files that are added are not checked."""
     lake = make_lake("delta", tmp_path / "lake")

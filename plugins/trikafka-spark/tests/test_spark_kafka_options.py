@@ -66,6 +66,7 @@ def test_equivalent_options_are_honoured() -> None:
         ("metrics.num.samples", "3"),
         ("session.timeout.ms", "10000"),
         ("group.id", "g"),
+        ("group_id", "g"),
         ("max.poll.records", "500"),
         ("max.poll.interval.ms", "1000"),
         ("sasl.login.refresh.window.factor", "0.8"),
@@ -84,7 +85,14 @@ def test_meaningless_options_are_logged(
 
 
 @pytest.mark.parametrize(
-    "name", [*REFUSED_READING, "ssl.engine.factory.class", "config.providers", "security.providers"]
+    "name",
+    [
+        *REFUSED_READING,
+        "auto_offset_reset",
+        "ssl.engine.factory.class",
+        "config.providers",
+        "security.providers",
+    ],
 )
 def test_unsupported_read_options_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"'kafka\.{name}' is not supported: .+"):
@@ -105,7 +113,7 @@ def test_javas_token_handler_is_accepted() -> None:
         consumer_settings(SERVERS | {"sasl.login.callback.handler.class": "com.corp.Handler"})
 
 
-@pytest.mark.parametrize("name", list(REFUSED_WRITING))
+@pytest.mark.parametrize("name", [*REFUSED_WRITING, "transactional_id"])
 def test_unsupported_write_options_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"'kafka\.{name}' is not supported: .+"):
         producer_settings(SERVERS | {name: "x"})

@@ -253,10 +253,12 @@ def _settings(
     given = dict[str, str]()
     unused = list[str]()
     for name, value in kafka.items():
-        if why := refused.get(name):
+        # An option may also have the name of a setting: group_id is as meaningless as group.id.
+        java = _java_names().get(name, name)
+        if why := refused.get(java):
             raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {why}")
         rule = rule_of(name)
-        if _is_ignored(name, ignored):
+        if _is_ignored(java, ignored):
             unused.append(name)
         elif rule is not None and rule.refused:
             raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {rule.why}")

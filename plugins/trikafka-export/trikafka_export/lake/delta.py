@@ -271,7 +271,8 @@ class DeltaLog:
             if sorted(table.metadata().partition_columns, reverse=True) != by:
                 raise ExportError(
                     f"the Delta table {self.title} is not partitioned by {by} any more, as its "
-                    "exports are"
+                    "exports are; nothing was committed: change it back and export again, or "
+                    "export to another table"
                 )
             check_still(self.title, columns, _schema(table), "delta")
             check_nullable(self.title, _schema(table))

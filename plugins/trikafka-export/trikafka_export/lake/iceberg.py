@@ -296,7 +296,8 @@ class IcebergLog:
             if by and list(by) != list(plan.format["partition_by"]):
                 raise ExportError(
                     f"the table {self.title} is partitioned by {list(by)} now, and was by "
-                    f"{list(plan.format['partition_by'])} when the export was planned"
+                    f"{list(plan.format['partition_by'])} when the export was planned; nothing was "
+                    "committed: change it back and export again, or export to another table"
                 )
             self._append(table, plan, files, refused)
 

@@ -47,8 +47,8 @@ _MOST_PAUSES = 20.0
 #: on nevertheless, a commit that is sent again is refused, and the export finds it in the table.
 _REFUSALS = frozenset({429})
 #: Responses after which a request that changes nothing is sent again: of a server that is starting
-#: or stopping, or of a proxy that has no server.
-_OUTAGES = _REFUSALS | {502, 503, 504}
+#: or stopping, has lost its own database for a moment, or of a proxy that has no server.
+_OUTAGES = _REFUSALS | {500, 502, 503, 504}
 #: Python objects in error texts. Their addresses differ each time, and an outage is to be reported
 #: once.
 _OBJECT = re.compile(r"<[\w.]+ object at 0x[0-9a-f]+>:? ?")
