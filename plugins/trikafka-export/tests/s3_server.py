@@ -8,7 +8,8 @@ because moto's conditional writes are not atomic. The name of a bucket selects i
 * ``forgetful-...`` carries out each conditional write, and answers its first attempt with 500.
 * ``contended-...`` answers the first attempt to write a new object with 409, and does not write it.
 * ``unskilled-...`` answers conditional writes with 501.
-* ``broken-...`` cuts the first response to each request in its middle.
+* ``broken-...`` cuts the first response to each request in its middle. It resets the connection of
+  a conditional write, and does not carry it out.
 * ``embattled-...`` answers each write of a lock with 409, as during another write of it.
 
 After ``POST /-/budget?bucket=B&requests=N`` the bucket refuses all but the next N requests, as if
@@ -24,7 +25,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import re
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -194,6 +198,9 @@ class _Doorman:
         request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}?{query}"
         if kind == "broken" and request not in self._answered and "HTTP_X_READER" not in environ:
             self._answered.add(request)
+            if conditions:
+                _reset(environ["werkzeug.socket"])
+                return _refused(start, "500 Internal Server Error", "InternalError")
             return self._cut(environ, start)
         put = (kind, environ["REQUEST_METHOD"]) == ("embattled", "PUT")
         if put and environ["PATH_INFO"].endswith("/lock"):
@@ -215,6 +222,15 @@ class _Doorman:
 
         body = b"".join(self._application(environ, begin))
         return [body[: len(body) // 2]]
+
+
+def _reset(connection: socket.socket) -> None:
+    """End a connection by a reset. The server then finds a connection that has ended."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    ended, other = socket.socketpair()
+    other.close()
+    with ended:
+        os.dup2(ended.fileno(), connection.fileno())
 
 
 def _refused(start: Any, status: str, code: str) -> list[bytes]:

@@ -1,7 +1,7 @@
 """Requests to object stores of which the response was cut.
 
-obstore and deltalake repeat requests without a response, and those for the body of an object. If
-the response to another request, such as a listing, ends in its middle, they raise an error.
+obstore and deltalake repeat some requests without a response. If a listing or the body of an object
+ends in its middle, or a conditional write has no response, they raise an error.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ T = TypeVar("T")
 DELAYS = (0.1, 0.4, 1.6)
 #: The sign of a cut response in the errors of both libraries.
 _SIGN = "request or response body error"
+#: The sign of a request that has no response, and of one that obstore has repeated.
+_UNSENT = "error sending request"
+_REPEATED = re.compile(r"after \d+ retries")
 #: The libraries say the same of a response that stopped, and then name the cause. Its whole limit
 #: has passed already, and each further attempt might take as long.
 _TOO_LATE = re.compile("timed ?out", re.IGNORECASE)
@@ -47,6 +50,15 @@ def wait_after(
     if delay is None:
         raise error
     time.sleep(delay)
+
+
+def is_reset(error: BaseException) -> bool:
+    """Return whether obstore has sent a request once, and its connection was lost.
+
+    obstore repeats other requests than conditional writes by itself, and says how often.
+    """
+    text = str(error)
+    return _UNSENT in text and not _REPEATED.search(text) and not _TOO_LATE.search(text)
 
 
 def is_cut(error: BaseException) -> bool:

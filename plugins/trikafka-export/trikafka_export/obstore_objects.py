@@ -27,7 +27,7 @@ from obstore.store import from_url
 from trikafka import ConfigurationError
 from trikafka.errors.peer_text import peer_text
 
-from .cut_responses import DELAYS, is_cut, uncut, wait_after
+from .cut_responses import DELAYS, is_cut, is_reset, retried, uncut, wait_after
 from .object_address import ObjectAddress, ObjectStoreError
 from .objects import Found, Objects
 
@@ -110,8 +110,14 @@ class StoreObjects(Objects):
         while True:
             try:
                 with _explained(self.title, name):
+                    # If the write was carried out, its repetition is refused, and `_own` finds it.
                     return _version(
-                        obstore.put(self._store, name, body, mode=mode, use_multipart=False)
+                        retried(
+                            lambda: obstore.put(
+                                self._store, name, body, mode=mode, use_multipart=False
+                            ),
+                            lambda error: is_cut(error) or is_reset(error),
+                        )
                     )
             except (AlreadyExistsError, PreconditionError):
                 there, version = self._own(name, body)
@@ -148,9 +154,13 @@ class StoreObjects(Objects):
 
     def current(self, name: str) -> tuple[bytes, Found]:
         """Return the body of an object, and its version."""
-        with _explained(self.title, name):
+
+        def get() -> tuple[bytes, Found]:
             got = obstore.get(self._store, name)
             return bytes(got.bytes()), _found(got.meta)
+
+        with _explained(self.title, name):
+            return uncut(get)
 
     def look(self, name: str) -> Found:
         """Return the size, time and version of an object without reading its body."""
