@@ -14,10 +14,9 @@ from typing import TypeVar
 T = TypeVar("T")
 #: The waits (seconds) before a request is sent again.
 DELAYS = (0.1, 0.4, 1.6)
-#: The sign of a cut response in the errors of both libraries.
-_SIGN = "request or response body error"
-#: The sign of a request that has no response, and of one that obstore has repeated.
+#: The signs of a cut response, and of a request without a response, in the errors of both libraries.
 _UNSENT = "error sending request"
+_SIGN = re.compile(f"request or response body error|{_UNSENT}")
 _REPEATED = re.compile(r"after \d+ retries")
 #: The libraries say the same of a response that stopped, and then name the cause. Its whole limit
 #: has passed already, and each further attempt might take as long.
@@ -52,16 +51,13 @@ def wait_after(
     time.sleep(delay)
 
 
-def is_reset(error: BaseException) -> bool:
-    """Return whether obstore has sent a request once, and its connection was lost.
+def is_cut(error: BaseException) -> bool:
+    """Return whether a response was cut, or the connection of a request that was sent once was lost.
 
-    obstore repeats other requests than conditional writes by itself, and says how often.
+    The libraries repeat other requests than conditional writes by themselves, and say how often.
     """
     text = str(error)
-    return _UNSENT in text and not _REPEATED.search(text) and not _TOO_LATE.search(text)
-
-
-def is_cut(error: BaseException) -> bool:
-    """Return whether an error of these libraries means that a response was cut."""
-    _, sign, why = str(error).partition(_SIGN)  # object names stand before the sign
-    return bool(sign) and not _TOO_LATE.search(why)
+    sign = _SIGN.search(text)
+    if sign is None or (sign[0] == _UNSENT and _REPEATED.search(text)):
+        return False
+    return not _TOO_LATE.search(text, sign.end())  # object names stand before the sign

@@ -27,7 +27,7 @@ from obstore.store import from_url
 from trikafka import ConfigurationError
 from trikafka.errors.peer_text import peer_text
 
-from .cut_responses import DELAYS, is_cut, is_reset, retried, uncut, wait_after
+from .cut_responses import DELAYS, is_cut, uncut, wait_after
 from .object_address import ObjectAddress, ObjectStoreError
 from .objects import Found, Objects
 
@@ -112,11 +112,10 @@ class StoreObjects(Objects):
                 with _explained(self.title, name):
                     # If the write was carried out, its repetition is refused, and `_own` finds it.
                     return _version(
-                        retried(
+                        uncut(
                             lambda: obstore.put(
                                 self._store, name, body, mode=mode, use_multipart=False
-                            ),
-                            lambda error: is_cut(error) or is_reset(error),
+                            )
                         )
                     )
             except (AlreadyExistsError, PreconditionError):
