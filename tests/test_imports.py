@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from parsed import nodes, tree_of
+
 PACKAGE = Path(__file__).parent.parent / "trikafka"
 #: From the bottom up: a room may import itself and the rooms that are listed for it.
 BASE = [
@@ -135,20 +137,15 @@ def room_of(module: tuple[str, ...]) -> str:
 @cache
 def imports(path: Path) -> list[tuple[tuple[str, ...], ast.stmt, bool]]:
     """Return every import of a file: its whole name, its statement, and whether it is top-level."""
-    return list(_imports(path, _tree(path)))
-
-
-@cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return list(_imports(path, tree_of(path)))
 
 
 def _imports(path: Path, tree: ast.Module) -> Iterator[tuple[tuple[str, ...], ast.stmt, bool]]:
     top = set(
-        ast.walk(ast.Module([n for n in tree.body if not _checks_types(n)], []))
+        nodes(ast.Module([n for n in tree.body if not _checks_types(n)], []))
     ) - _inside_functions(tree)
     package = ("trikafka", *path.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield tuple(alias.name.split(".")), node, node in top
@@ -170,9 +167,9 @@ def _checks_types(node: ast.stmt) -> bool:
 @cache
 def _inside_functions(tree: ast.Module) -> set[ast.AST]:
     functions = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node for node in nodes(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    return {inner for function in functions for inner in ast.walk(function)} - set(functions)
+    return {inner for function in functions for inner in nodes(function)} - set(functions)
 
 
 def test_imports_go_one_way() -> None:
@@ -211,7 +208,7 @@ def test_circles_of_imports_are_rare() -> None:
         name: {
             found
             for whole, node, _ in imports(path)
-            if node not in _inside_functions(_tree(path))
+            if node not in _inside_functions(tree_of(path))
             for found in [".".join(whole)]
             for found in [found if found in modules else found.rpartition(".")[0]]
             if found in modules and found != name
@@ -286,16 +283,16 @@ def test_state_never_waits() -> None:
     state = [path for path in FILES if path.relative_to(PACKAGE).parts[0] == "_state"]
     assert state
     for path in state:
-        assert not [
-            node.lineno for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, waits)
-        ], path.name
+        assert not [node.lineno for node in nodes(tree_of(path)) if isinstance(node, waits)], (
+            path.name
+        )
         assert not [name for name, _, _ in imports(path) if name[0] == "trio"], path.name
 
 
 def test_every_module_has_a_docstring() -> None:
     for path, room in zip(FILES, NAMES, strict=True):
         text = path.read_text()
-        assert not text.strip() or ast.get_docstring(ast.parse(text)), room
+        assert not text.strip() or ast.get_docstring(tree_of(path)), room
 
 
 def test_trikafka_imports_nothing_optional() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from parsed import nodes, tree_of
 
 ROOT = Path(__file__).parent.parent
 #: What is refused, and the files in which it has its reason.
@@ -54,8 +55,10 @@ def test_each_thread_has_a_limiter() -> None:
         (f"{path.relative_to(ROOT)}, line {node.lineno}", node)
         for path in sources()
         if path.suffix == ".py"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(tree_of(path))
         if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("run_sync", "to_thread", "run_in_executor")
     ]
     threads = [
         (place, call)

@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+from parsed import nodes, tree_of
+
 from trikafka._state.producer.producer_batch import ProducerBatch
 from trikafka.interfaces import RecordAccumulator
 
@@ -45,7 +47,7 @@ FOREIGN = {
 @functools.cache
 def trees() -> dict[str, ast.Module]:
     """Return the parsed files by name. Not at the import, which each process of a run makes."""
-    return {name: ast.parse(path.read_text()) for path, name in zip(FILES, NAMES, strict=True)}
+    return {name: tree_of(path) for path, name in zip(FILES, NAMES, strict=True)}
 
 
 def targets(node: ast.stmt) -> Iterator[ast.expr]:
@@ -60,7 +62,7 @@ def targets(node: ast.stmt) -> Iterator[ast.expr]:
 
 def written(tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
     """Return each attribute that is assigned to: its name, the line, and whether it is of ``self``."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         found: list[ast.expr] = list(targets(node)) if isinstance(node, ast.stmt) else []
         if isinstance(node, ast.For | ast.AsyncFor):
             found.append(node.target)
@@ -78,7 +80,7 @@ def written(tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
 def kept(tree: ast.Module) -> set[str]:
     """Return the attributes of a module's own classes: assigned by methods, declared, or in slots."""
     names = {name for name, _, own in written(tree) if own}
-    for cls in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+    for cls in (node for node in nodes(tree) if isinstance(node, ast.ClassDef)):
         for node in cls.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 names.add(node.target.id)
@@ -129,7 +131,7 @@ def _own(node: ast.expr) -> bool:
 
 def changed_within(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Return each attribute of another object whose container is changed in place: name and line."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -149,7 +151,7 @@ def changed_within(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def set_by_name(tree: ast.Module) -> Iterator[int]:
     """Return the lines where an attribute is set without an assignment."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             name = (
                 node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
@@ -168,29 +170,29 @@ def annotated(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, set
         for argument in arguments
         if argument.annotation is not None
     }
-    for node in ast.walk(function):
+    for node in nodes(function):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found[node.target.id] = node.annotation
     return {
-        name: {part.id for part in ast.walk(annotation) if isinstance(part, ast.Name)}
+        name: {part.id for part in nodes(annotation) if isinstance(part, ast.Name)}
         for name, annotation in found.items()
     }
 
 
 def written_to_another_class(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Return assignments to an object that is annotated with another module's class."""
-    mine = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    mine = {node.name for node in nodes(tree) if isinstance(node, ast.ClassDef)}
     imported = {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ImportFrom) and node.level
         for alias in node.names
     }
     for function in (
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node for node in nodes(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ):
         types = annotated(function)
-        for node in ast.walk(function):
+        for node in nodes(function):
             for target in targets(node) if isinstance(node, ast.stmt) else ():
                 if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
                     classes = types.get(target.value.id, set())
@@ -258,7 +260,7 @@ def test_signals_are_notified_by_their_owners() -> None:
     callers = {
         name
         for name, tree in trees().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "notify"
@@ -308,10 +310,10 @@ COMMON = {"close", "delayed", "done", "flush", "number", "seal", "sent", "split"
 def used_of(tree: ast.Module, *names: str) -> Iterator[tuple[str, int]]:
     """Return the uses of objects with these names, also under another variable, with their lines."""
     known = set(names)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Assign) and _called(node.value) in names:
             known |= {_called(target) for target in node.targets}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute) and _called(node.value) in known:
             yield node.attr, node.lineno
 
@@ -341,7 +343,7 @@ def test_accumulator_alone_changes_its_batches() -> None:
         looked_at.append(room)
         found = [(name, line) for name, line in used_of(tree, *called) if name in CHANGES]
         everywhere = (
-            (node.attr, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+            (node.attr, node.lineno) for node in nodes(tree) if isinstance(node, ast.Attribute)
         )
         found += [(name, line) for name, line in everywhere if name in CHANGES - COMMON]
         foreign += [f"{room}, line {line}: .{name}" for name, line in found]

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from parsed import nodes, tree_of
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "operating-log.md"
 
@@ -23,7 +25,7 @@ def test_quoted_lines_are_written() -> None:
     written: set[str] = set()
     packages = (ROOT / "trikafka", ROOT / "plugins/trikafka-export/trikafka_export")
     for path in (path for package in packages for path in package.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(tree_of(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 written.add(node.value)
             elif isinstance(node, ast.JoinedStr):

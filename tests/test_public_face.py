@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from parsed import nodes, tree_of
 
 ROOT = Path(__file__).parent.parent
 TASKS = ROOT / "trikafka" / "tasks"
@@ -37,7 +38,7 @@ def package_of(path: Path) -> tuple[str, ...]:
 
 def private_imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """Return the imports of private modules or names of other packages, with their lines."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             names = [tuple(alias.name.split(".")) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -63,13 +64,13 @@ def private_attributes(tree: ast.Module, foreign: frozenset[str]) -> Iterator[tu
     own = private_names(tree)
     libraries = {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ImportFrom)
         and not node.level
         and not str(node.module).startswith("trikafka")
         for alias in node.names
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.Attribute) or not _is_private(node.attr):
             continue
         holder = node.value
@@ -85,7 +86,7 @@ def private_attributes(tree: ast.Module, foreign: frozenset[str]) -> Iterator[tu
 def private_names(tree: ast.Module) -> set[str]:
     """Return the private names that a module gives to attributes and methods of its classes."""
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -95,11 +96,6 @@ def private_names(tree: ast.Module) -> set[str]:
 
 def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in PUBLIC
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 @cache
@@ -142,7 +138,7 @@ def test_tasks_use_no_private_attribute_of_any_object() -> None:
     wrong = [
         f"{path.name}, line {node.lineno}: {ast.unparse(node)}"
         for path in TASKS.rglob("*.py")
-        for node in ast.walk(tree_of(path))
+        for node in nodes(tree_of(path))
         if isinstance(node, ast.Attribute)
         and _is_private(node.attr)
         and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))

@@ -19,11 +19,13 @@ from types import ModuleType
 from typing import Any
 
 import click
+import parsed
 import pyspark_trikafka
 import pytest
 import trikafka_broker
 import trikafka_export
 import trikafka_spark
+from parsed import nodes
 
 import trikafka
 
@@ -88,7 +90,7 @@ def modules(package: ModuleType) -> Iterator[ModuleType]:
 
 @cache
 def tree_of(module: ModuleType) -> ast.Module:
-    return ast.parse(Path(module.__file__ or "").read_text())
+    return parsed.tree_of(Path(module.__file__ or ""))
 
 
 def is_state(value: Any) -> bool:
@@ -127,7 +129,7 @@ def changed(package: ModuleType) -> set[str]:
     found = set()
     for module in modules(package):
         tree = tree_of(module)
-        for scope in [tree, *(each for each in ast.walk(tree) if isinstance(each, ast.ClassDef))]:
+        for scope in [tree, *(each for each in nodes(tree) if isinstance(each, ast.ClassDef))]:
             prefix = module.__name__ + (f".{scope.name}" if isinstance(scope, ast.ClassDef) else "")
             held = {
                 target.id
@@ -140,7 +142,7 @@ def changed(package: ModuleType) -> set[str]:
             }
             if held:
                 found |= {f"{prefix}.{name}" for name in held & _changes(scope, prefix)}
-        for each in ast.walk(tree):
+        for each in nodes(tree):
             if isinstance(each, ast.Global):
                 found |= {f"{module.__name__}.{name}" for name in each.names}
     return found
@@ -166,17 +168,17 @@ def _changes(scope: ast.AST, prefix: str) -> set[str]:
         return value.id if isinstance(value, ast.Name) else None
 
     found: set[str | None] = set()
-    for function in ast.walk(scope):
+    for function in nodes(scope):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        local = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
+        local = {each.arg for each in nodes(function) if isinstance(each, ast.arg)}
         local |= {
             each.id
-            for each in ast.walk(function)
+            for each in nodes(function)
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
         }
         here: set[str | None] = set()
-        for each in ast.walk(function):
+        for each in nodes(function):
             if isinstance(each, ast.Attribute) and each.attr in CHANGES:
                 here.add(name_of(each.value))
             if isinstance(each, ast.Subscript) and not isinstance(each.ctx, ast.Load):
