@@ -46,7 +46,7 @@ while True:
 
 
 def test_interrupt_at_many_moments_ends_it() -> None:
-    program = PROGRAM.replace("STRIDE", "37")
+    program = PROGRAM.replace("STRIDE", "89")
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=600
     )
