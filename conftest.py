@@ -46,6 +46,7 @@ hypothesis.settings.load_profile("the same each time")
 # * All processes share the broker of the fixture ``kafka_broker``. So names of topics, groups and
 #   transactions must be unique. The programs of the documentation's pages cannot have unique names:
 #   the files that run them are one scope, in which a test deletes the topics that it has created.
+# * The files that look at the parsed source are one scope, too: each source is parsed once.
 # * Every process collects all tests, so every process must compute the same order. The order
 #   depends only on names and contents of files.
 # * The longest scopes come first. If one began last, all other processes would wait for it.
@@ -62,6 +63,8 @@ ROOT = Path(__file__).parent
 SPARK = "spark"
 #: The scope of the files that run programs of the documentation with their topic ``greetings``.
 PAGES = "pages"
+#: The scope of the files that look at the parsed source.
+PARSED = "tests/parsed.py"
 #: Of this many processes, one begins with the files that do not wait.
 COMPUTING = 5
 #: The longest scopes, in the order in which they begin.
@@ -251,6 +254,8 @@ def _scope(file: str) -> str:
         return SPARK if uses_spark else file
     if file.endswith("_live.py") and '"greetings"' in (ROOT / file).read_text():
         return PAGES
+    if file.startswith("tests/test_") and "from parsed import" in (ROOT / file).read_text():
+        return PARSED
     return file
 
 
