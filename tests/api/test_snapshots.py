@@ -67,6 +67,7 @@ async def test_snapshots_become_json(state: str, autojump_clock: Clock) -> None:
         given: dict[str, Any] = {
             "bootstrap_servers": cluster.bootstrap_servers,
             "dial": cluster.dial,
+            "stall_warning_ms": 8_000,
         }
         async with (
             trikafka.open_consumer("t", group_id="g", **given) as consumer,
@@ -83,8 +84,8 @@ async def test_snapshots_become_json(state: str, autojump_clock: Clock) -> None:
                 await consumer.receive_batch(timeout=0.1)
             await consumer.position(TopicPartition("t", 0))
             trouble(cluster, state)
-            for second in range(40):
-                if second % 10 == 0:
+            for second in range(14):
+                if second % 5 == 0:
                     producer.send_nowait("t", b"x", partition=0)
                     producer.send_nowait("t", b"x", partition=1)
                 with suppress(TrikafkaError):
