@@ -141,9 +141,7 @@ SASL = ", security_protocol='SASL_PLAINTEXT', sasl_mechanism="
 @pytest.mark.parametrize(
     ("opened", "settings"),
     [
-        ("open_consumer", ""),
         ("open_producer", ""),
-        ("open_admin", ""),
         ("open_admin", f"{SASL}'PLAIN', sasl_plain_username='a', sasl_plain_password='b'"),
         (
             "open_admin",
@@ -163,6 +161,7 @@ def test_first_client_is_imported_in_a_thread(opened: str, settings: str) -> Non
 def test_clients_share_the_first_import() -> None:
     """No task waits in the loop for a module that another client's thread imports."""
     first, later = searched("open_consumer", clients=5)
+    assert len(first) > 100
     assert set(first) == {"in a thread"}
     assert later == []
 
