@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 
 import click
@@ -108,32 +110,76 @@ def test_header_is_bold_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tables.table(("A",), [(1,)]).splitlines()[0] == "A"
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("trikafka con", {"configs", "consume"}),
-        ("trikafka groups la", {"lag"}),
-        ("trikafka groups lag --wa", {"--watch"}),
-        ("trikafka cluster h", {"health"}),
-        ("trikafka cluster -o json qu", {"quorum"}),
-        ("trikafka cluster -o j", {"json", "jsonl"}),
-        ("trikafka cluster health --js", {"--json"}),
-        ("trikafka topics cr", {"create"}),
-        ("trikafka consume --value-format he", {"hex"}),
-        ("trikafka nosuch --de", {"--debug"}),
-        ("trikafka topics nosuch --de", {"--debug"}),
-        ("trikafka cluster nosuch --js", {"--json"}),
-    ],
-)
-def test_shell_completes_the_command(words: str, expected: set[str]) -> None:
+#: What a shell has on its line, and how the last word may go on.
+COMPLETED = [
+    ("trikafka con", {"configs", "consume"}),
+    ("trikafka groups la", {"lag"}),
+    ("trikafka groups lag --wa", {"--watch"}),
+    ("trikafka cluster h", {"health"}),
+    ("trikafka cluster -o json qu", {"quorum"}),
+    ("trikafka cluster -o j", {"json", "jsonl"}),
+    ("trikafka cluster health --js", {"--json"}),
+    ("trikafka topics cr", {"create"}),
+    ("trikafka consume --value-format he", {"hex"}),
+    ("trikafka nosuch --de", {"--debug"}),
+    ("trikafka topics nosuch --de", {"--debug"}),
+    ("trikafka cluster nosuch --js", {"--json"}),
+]
+#: The command once per line of words, each time in a copy of a process that has completed one.
+COMPLETING = """
+import os, sys
+from contextlib import suppress
+from trikafka.cli import main
+
+def complete(words):
+    os.environ["COMP_WORDS"] = words
+    os.environ["COMP_CWORD"] = str(len(words.split()) - 1)
+    with suppress(SystemExit):
+        main()
+    sys.stdout.flush()
+
+sys.argv[:] = ["trikafka"]
+complete("trikafka con")  # which imports everything, for all copies
+for words in sys.stdin.read().splitlines():
+    print("of", words, flush=True)
+    if not os.fork():
+        complete(words)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def completed() -> dict[str, str]:
+    """Return what the command prints for each of the lines."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPLETING],
+        input="".join(f"{words}\n" for words, _ in COMPLETED),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env={**os.environ, "_TRIKAFKA_COMPLETE": "bash_complete"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    parts = [part.split("\n", 1) for part in done.stdout.split("of ")[1:]]
+    return dict(parts)
+
+
+@pytest.mark.parametrize(("words", "expected"), COMPLETED)
+def test_shell_completes_the_command(
+    completed: dict[str, str], words: str, expected: set[str]
+) -> None:
+    assert {line.split(",")[1] for line in completed[words].split()} == expected
+
+
+def test_process_completes_the_command() -> None:
     environment = {
         "_TRIKAFKA_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
+        "COMP_WORDS": "trikafka topics cr",
+        "COMP_CWORD": "2",
     }
     ended = trikafka(environment=environment)
-    assert ended.err == ""
-    assert {line.split(",")[1] for line in ended.out.decode().split()} == expected
+    assert (ended.err, ended.out) == ("", b"plain,create\n")
 
 
 def test_help_names_the_exit_codes(command: Command) -> None:
