@@ -107,7 +107,7 @@ async def follow(plan: list[Step], most: int | None, buffer: int) -> None:
 
 
 @given(steps, st.sampled_from([None, 1, 3]), st.sampled_from([100, 400, 100_000]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_calls_read_each_record_in_order(
     plan: list[Step], most: int | None, buffer: int
 ) -> None:

@@ -236,7 +236,7 @@ class Walk:
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_outcomes_are_true_in_random_walks(idempotent: bool) -> None:
     seen: Counter[str] = Counter()
-    for _ in range(800):
+    for _ in range(300):
         walk = Walk(seed := random.getrandbits(32), idempotent=idempotent)
         try:
             walk.go(60)
@@ -245,4 +245,4 @@ def test_outcomes_are_true_in_random_walks(idempotent: bool) -> None:
             raise
         seen += walk.seen
     kinds = ("delivered", "failed", "failed, in the log")
-    assert min(seen[kind] for kind in kinds) > 200, f"what is looked for has hardly come: {seen}"
+    assert min(seen[kind] for kind in kinds) > 75, f"what is looked for has hardly come: {seen}"
