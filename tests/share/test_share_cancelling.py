@@ -162,7 +162,7 @@ async def test_two_events_at_any_step(autojump_clock: Clock) -> None:
         "fence",
         "append",
     )
-    for moment in moments(names, steps=60, total=135, leave_out=lambda one, two: one == two):
+    for moment in moments(names, steps=60, total=90, leave_out=lambda one, two: one == two):
         async with a_scene() as scene:
             events = scene.events()
             await two_at_once(events[moment.first], events[moment.second], moment)
