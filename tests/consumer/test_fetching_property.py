@@ -144,7 +144,7 @@ async def follow(plan: list[Step], rack: str, sessions: int, versions: tuple[int
     st.sampled_from([1000, 1, 0]),
     st.sampled_from([(4, 18), (4, 12), (4, 6)]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_each_record_comes_once_despite_faults(
     plan: list[Step], rack: str, sessions: int, versions: tuple[int, int]
 ) -> None:
