@@ -14,6 +14,7 @@ import trikafka
 from trikafka import (
     Admin,
     AdminErrors,
+    AuthorizationError,
     ConfigurationError,
     GroupIdNotFoundError,
     IllegalStateError,
@@ -26,6 +27,7 @@ from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable, res
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 NO_GROUP, NO_TOPIC, NON_EMPTY, NOT_COORDINATOR, NO_MEMBER = 69, 3, 68, 16, 25
+GROUP_REFUSED = 30
 
 
 @asynccontextmanager
@@ -285,6 +287,16 @@ async def test_share_group_with_members_keeps_offsets(
         alters(cluster, {}, whole=NON_EMPTY)
         with pytest.raises(IllegalStateError, match="share group 'g' has members"):
             await admin.alter_share_group_offsets("g", {T0: 5})
+
+
+async def test_refused_share_offsets_name_the_right(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster, opened(cluster) as admin:
+        alters(cluster, {}, whole=GROUP_REFUSED)
+        with pytest.raises(AuthorizationError) as raised:
+            await admin.alter_share_group_offsets("g", {T0: 5})
+        assert raised.value.operation == "Read"
 
 
 async def test_moved_coordinator_is_found_again(autojump_clock: trio.testing.MockClock) -> None:

@@ -23,6 +23,7 @@ from trikafka.errors import (
 )
 from trikafka.testing import ScriptedCluster
 
+NOT_FOR_ID = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 both = pytest.mark.parametrize("version", [1, 2])
 APIS = (
     "InitProducerId",
@@ -82,6 +83,32 @@ async def test_producer_continues_with_returned_rights(
         assert trio.current_time() - began < 2
         expected = [b"first", b"last"] if failed is not None else [b"first", b"lost", b"last"]
         assert await committed(cluster) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "api", "code", "operation", "resource"),
+    [
+        (1, "AddOffsetsToTxn", ErrorCode.GROUP_AUTHORIZATION_FAILED, "Read", "'g'"),
+        (1, "AddOffsetsToTxn", NOT_FOR_ID, "Write", "'x'"),
+        (2, "TxnOffsetCommit", ErrorCode.GROUP_AUTHORIZATION_FAILED, "Read", "'g'"),
+        (2, "TxnOffsetCommit", ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Read", "t-0"),
+        (2, "TxnOffsetCommit", NOT_FOR_ID, "Write", "'x'"),
+        (2, "Produce", NOT_FOR_ID, "Write", "'x'"),
+    ],
+)
+async def test_refusal_names_the_right(
+    version: int, api: str, code: int, operation: str, resource: str, autojump_clock: Clock
+) -> None:
+    async with transacting(version) as (cluster, producer):
+        cluster.fail(api, code, None)
+        with pytest.raises((TransactionAbortableError, AuthorizationError)) as raised:
+            async with producer.transaction() as txn:
+                await producer.send("t", b"lost", partition=0)
+                await txn.send_offsets({TopicPartition("t", 0): 1}, GroupMetadata("g"))
+        refusal = raised.value if api == "Produce" else raised.value.__cause__
+        assert isinstance(refusal, AuthorizationError)
+        assert refusal.operation == operation
+        assert resource in str(refusal)
 
 
 @both

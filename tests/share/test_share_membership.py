@@ -89,6 +89,15 @@ async def test_a_refusal_is_raised(autojump_clock: Clock, code: int, kind: Any) 
             assert queue.health().error is not None
 
 
+async def test_refused_topics_are_named(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster:
+        cluster.fail("ShareGroupHeartbeat", trikafka.ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+        async with queue_of(cluster) as queue:
+            with pytest.raises(trikafka.AuthorizationError, match="subscribed to 't'") as raised:
+                await queue.receive()
+            assert raised.value.operation == "Describe"
+
+
 async def test_group_of_another_kind_is_explained(autojump_clock: Clock) -> None:
     async with cluster_of(records=1) as cluster:
         cluster.fail("ShareGroupHeartbeat", trikafka.ErrorCode.GROUP_ID_NOT_FOUND, None)

@@ -215,7 +215,7 @@ async def alter(
         )
 
     def read(response: Any, groups: list[str]) -> None:
-        _check_group(group, response)
+        _check_group(group, response, "Read")
         for each in response.responses:
             for part in each.partitions:
                 tp = TopicPartition(each.topic_name, part.partition_index)
@@ -239,7 +239,7 @@ async def delete(routing: Routing, call: RunningCall, parts: Parts[str, None], g
         )
 
     def read(response: Any, groups: list[str]) -> None:
-        _check_group(group, response)
+        _check_group(group, response, "Delete")
         for each in response.responses:
             if each.error_code:
                 parts.failed(each.topic_name, _topic_error(each))
@@ -257,7 +257,7 @@ def _topic_error(each: Any) -> TrikafkaError:
     return from_code(each.error_code, what, operation="Read")
 
 
-def _check_group(group: str, response: Any) -> None:
+def _check_group(group: str, response: Any, operation: str) -> None:
     """Raise the error of the whole group, if there is one."""
     if response.error_code == ErrorCode.NON_EMPTY_GROUP:
         raise IllegalStateError(
@@ -266,7 +266,7 @@ def _check_group(group: str, response: Any) -> None:
         )
     if response.error_code:
         what = named("group", group, response.error_message)
-        raise from_code(response.error_code, what, operation="Delete")
+        raise from_code(response.error_code, what, operation=operation)
 
 
 def group_error(group: Any, operation: str) -> TrikafkaError:

@@ -235,8 +235,14 @@ class GroupRequests:
             )
             if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                 detail += "; if a group has that id, it is of another kind: choose another group_id"
+            operation = "Read"
+            # A response does not name the topics that this client may not see.
+            topics = getattr(message, "subscribed_topic_names", None)
+            if response.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and topics:
+                operation = "Describe"
+                detail = f", subscribed to {', '.join(map(repr, topics))}{detail}"
             raise from_code(
-                response.error_code, f"{what} {self._group!r}{detail}", operation="Read"
+                response.error_code, f"{what} {self._group!r}{detail}", operation=operation
             )
         return response
 

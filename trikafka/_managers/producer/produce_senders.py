@@ -451,6 +451,8 @@ class Senders:
         In a transaction, some codes of a partition leader do not say whether another producer has
         taken over or the transaction has timed out. Only the coordinator knows that.
         """
+        if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            detail = f"{detail}, in a transaction of {self._config.transactional_id!r}"
         error = from_code(code, detail, operation="Write")
         if self._transaction is None or code not in _DOUBTFUL:
             return error

@@ -116,7 +116,7 @@ class TransactionCoordinator:
         request = messages.commit_offsets(self._id, identity, group, offsets, version)
         try:
             response = await self._brokers.request(node, request, purpose="coordinator")
-            errors = messages.read_committed(response, offsets, group)
+            errors = messages.read_committed(response, offsets, group, self._id)
             if errors:
                 raise _cause(errors) or errors[0]
         except TrikafkaError as error:
@@ -169,7 +169,9 @@ class TransactionCoordinator:
 
     def _raise_for(self, code: int, what: str, *, in_transaction: bool = True) -> None:
         if code:
-            error = from_code(code, f"{what} of {self._id!r}", operation="Write")
+            # AddOffsetsToTxn needs a permission for the group, too.
+            operation = "Read" if code == ErrorCode.GROUP_AUTHORIZATION_FAILED else "Write"
+            error = from_code(code, f"{what} of {self._id!r}", operation=operation)
             if in_transaction:
                 error = self._in_transaction(error)
             with reasons.reasoning(self.reason):

@@ -239,11 +239,12 @@ class TransactionEnds:
                 if not _asks_again(pending, error, proof):
                     raise
                 if not error.retriable and not retry.failures:
-                    _log.warning(
-                        "sending EndTxn again, because this response does not show whether the "
-                        "transaction has ended: %s",
-                        error,
+                    why = (
+                        "this response does not show whether the transaction has ended"
+                        if proof is Proof.NOTHING
+                        else "the transaction has not ended"
                     )
+                    _log.warning("sending EndTxn again, because %s: %s", why, error)
                 await self._hold_back(retry, error)
 
     def _not_ended(self, pending: PendingEndTxn, error: TrikafkaError) -> None:

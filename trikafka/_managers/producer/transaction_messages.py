@@ -20,6 +20,7 @@ from kafka.protocol.producer.transaction import (
 
 from ..._state.producer.sequences import ProducerIdentity
 from ..._wire.extra_messages import TxnOffsetCommitRequest
+from ...error_codes import ErrorCode
 from ...errors import BrokerResponseError, DamagedResponseError, from_code
 from ...types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ..commits.offset_messages import parts_by_topic
@@ -139,7 +140,10 @@ def commit_offsets(
 
 
 def read_committed(
-    response: Any, offsets: Iterable[TopicPartition], group: GroupMetadata
+    response: Any,
+    offsets: Iterable[TopicPartition],
+    group: GroupMetadata,
+    transactional_id: str,
 ) -> list[BrokerResponseError]:
     """Return the errors of the offsets.
 
@@ -157,8 +161,11 @@ def read_committed(
         raise DamagedResponseError(
             f"the response of the coordinator of group {group.group_id!r} lacks {', '.join(silent)}"
         )
+    what = f"group {group.group_id!r} in a transaction of {transactional_id!r}"
+    # All three resources are checked: the group, the topics and the transactional id.
+    of_id = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return [
-        from_code(code, f"offset of {tp} for group {group.group_id!r}", operation="Read")
+        from_code(code, f"offset of {tp} for {what}", operation="Write" if code == of_id else "Read")
         for tp, code in codes.items()
         if code
     ]
