@@ -101,10 +101,14 @@ async def test_refusal_names_the_right(
 ) -> None:
     async with transacting(version) as (cluster, producer):
         cluster.fail(api, code, None)
-        with pytest.raises((TransactionAbortableError, AuthorizationError)) as raised:
+
+        async def transact() -> None:
             async with producer.transaction() as txn:
                 await producer.send("t", b"lost", partition=0)
                 await txn.send_offsets({TopicPartition("t", 0): 1}, GroupMetadata("g"))
+
+        with pytest.raises((TransactionAbortableError, AuthorizationError)) as raised:
+            await transact()
         refusal = raised.value if api == "Produce" else raised.value.__cause__
         assert isinstance(refusal, AuthorizationError)
         assert refusal.operation == operation

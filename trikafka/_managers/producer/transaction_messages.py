@@ -165,7 +165,9 @@ def read_committed(
     # All three resources are checked: the group, the topics and the transactional id.
     of_id = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return [
-        from_code(code, f"offset of {tp} for {what}", operation="Write" if code == of_id else "Read")
+        from_code(
+            code, f"offset of {tp} for {what}", operation="Write" if code == of_id else "Read"
+        )
         for tp, code in codes.items()
         if code
     ]
