@@ -314,6 +314,37 @@ async def test_transient_errors_are_retried(
         assert cluster.committed("g", T1) == OffsetAndMetadata(2)
 
 
+@pytest.mark.parametrize(
+    ("version", "api"), [(1, "AddPartitionsToTxn"), (1, "InitProducerId"), (2, "EndTxn")]
+)
+async def test_long_end_is_not_asked_for_all_the_time(
+    version: int, api: str, autojump_clock: Clock
+) -> None:
+    async with transacting(version) as (cluster, producer):
+        async with producer.transaction() as txn:
+            await producer.send("t", b"aborted", partition=0)
+            await txn.abort()
+        rule = cluster.fail(api, ErrorCode.CONCURRENT_TRANSACTIONS, None)
+        before = len(cluster.requests(api))
+
+        async def transact() -> None:
+            async with producer.transaction():
+                await producer.send("t", b"x", partition=0)
+            # Version 1 asks for the next epoch after an abort alone.
+            async with producer.transaction() as txn:
+                await producer.send("t", b"aborted", partition=0)
+                await txn.abort()
+            async with producer.transaction():
+                await producer.send("t", b"y", partition=0)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transact)
+            await trio.sleep(30)
+            assert len(cluster.requests(api)) - before < 80
+            rule.remove()
+        assert await committed(cluster) == [b"x", b"y"]
+
+
 @both
 async def test_commit_without_outcome_is_undecided(version: int, autojump_clock: Clock) -> None:
     async with transacting(version, nodes=2) as (cluster, producer):
