@@ -213,6 +213,7 @@ async def test_waiting_offsets_raise_the_fencing(version: int, autojump_clock: C
             async with producer.transaction() as txn:
                 await producer.send("t", b"x", partition=0)
                 cluster.fail("TxnOffsetCommit", ErrorCode.INVALID_PRODUCER_EPOCH, times=None)
+                cluster.fail("EndTxn", ErrorCode.PRODUCER_FENCED, times=None)
                 async with trio.open_nursery() as nursery:
                     calls = [
                         Caller(
@@ -223,7 +224,7 @@ async def test_waiting_offsets_raise_the_fencing(version: int, autojump_clock: C
                         )
                         for _ in range(3)
                     ]
-                assert [type(call.error) for call in calls] == [ProducerFencedError] * 3
+                assert [type(call.error) for call in calls] == [TransactionAbortableError] * 3
 
 
 async def test_offsets_in_flight_raise_the_fencing(autojump_clock: Clock) -> None:

@@ -260,6 +260,22 @@ async def test_overlong_transaction_is_aborted(version: int, autojump_clock: Clo
             assert await committed(cluster) == [b"good"]
 
 
+async def test_offsets_of_an_overlong_transaction_abort_it(autojump_clock: Clock) -> None:
+    async with transacting(2, transaction_timeout_ms=1_000) as (cluster, producer):
+        async with producer.transaction() as txn:
+            await producer.send("t", b"late", partition=0)
+            await trio.sleep(3)
+            with pytest.raises(TransactionAbortableError, match="transaction_timeout_ms"):
+                await txn.send_offsets({T1: 1}, trikafka.GroupMetadata("g"))
+            await txn.abort()
+        async with producer.transaction() as txn:
+            await producer.send("t", b"good", partition=0)
+            await txn.send_offsets({T1: 2}, trikafka.GroupMetadata("g"))
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"good"]
+        assert cluster.committed("g", T1) == OffsetAndMetadata(2)
+
+
 @both
 async def test_lost_commit_response_is_retried(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):

@@ -36,10 +36,11 @@ from ..._wire.produce import (
 )
 from ...config import ProducerConfig
 from ...error_codes import ErrorCode
-from ...errors import DamagedResponseError, TransactionAbortableError, TrikafkaError, from_code
+from ...errors import DamagedResponseError, TrikafkaError, from_code
 from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
 from ...types import BrokerLatency
+from .transaction_failures import over_at_broker
 
 #: Requests in flight that keep a broker busy. It handles the requests of a connection one by one,
 #: and with two in flight the second has arrived when the first is done.
@@ -456,9 +457,7 @@ class Senders:
         error = from_code(code, detail, operation="Write")
         if self._transaction is None or code not in _DOUBTFUL:
             return error
-        doubtful = TransactionAbortableError(f"the transaction is over at the broker: {error}")
-        doubtful.__cause__ = error
-        return doubtful
+        return over_at_broker(error)
 
     def _refuse(
         self,

@@ -25,6 +25,7 @@ from ...errors.groups import with_others
 from ...interfaces import BrokerAccess, CoordinatorKind, CoordinatorManager
 from ...types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from . import transaction_messages as messages
+from .transaction_failures import over_at_broker
 
 #: The feature that names the version of the transaction protocol of a cluster (KIP-584, KIP-890).
 _FEATURE, _V2 = "transaction.version", 2
@@ -126,6 +127,8 @@ class TransactionCoordinator:
             # another attempt.
             if isinstance(error, MemberFencedError) and error.code == ErrorCode.STALE_MEMBER_EPOCH:
                 error.retriable = True
+            if isinstance(error, ProducerFencedError):
+                raise over_at_broker(error) from error
             raise
 
     async def end(

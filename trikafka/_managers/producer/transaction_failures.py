@@ -97,6 +97,20 @@ class TransactionFailures:
             await trio.lowlevel.checkpoint()
 
 
+def over_at_broker(error: TrikafkaError) -> TransactionAbortableError:
+    """Return the error for a part of a transaction that a broker refuses because of its epoch.
+
+    Leaders of partitions and coordinators of groups do not know whether another producer has taken
+    over, or whether the transaction has timed out. The abort asks the coordinator, which knows.
+    """
+    failed = TransactionAbortableError(
+        "the transaction is over at the broker; was it open for longer than "
+        f"transaction_timeout_ms? {error}"
+    )
+    failed.__cause__ = error
+    return failed
+
+
 def undecided(error: KafkaTimeoutError) -> TransactionUndecidedError:
     """Return the error for a commit that has run out of time."""
     text = (
