@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from uuid import UUID
@@ -65,7 +66,7 @@ class Sessions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.session = ShareSession()
+        self.session = ShareSession(linger=0.005)
         self.holdings = Holdings()
         self.now = 0.0
         self.next_offset = 0
@@ -117,9 +118,9 @@ class Sessions(RuleBasedStateMachine):
         self.send(request, fetches=True)
 
     @precondition(lambda self: self.request is None)
-    @rule(closes=st.booleans())
-    def acknowledge(self, closes: bool) -> None:
-        request = self.session.acknowledge(self.now, closes=closes)
+    @rule(closes=st.booleans(), leaves=st.booleans())
+    def acknowledge(self, closes: bool, leaves: bool) -> None:
+        request = self.session.acknowledge(self.now, closes=closes, leaves=leaves and not closes)
         self.check_none_failed_too_early()
         if request is not None:
             self.send(request, fetches=False)
@@ -225,6 +226,92 @@ def test_epochs_wrap_to_one() -> None:
     assert request.epoch == 2**31 - 1
     session.responded(request)
     assert session.fetch(0.0).epoch == 1
+
+
+def records_of(session: ShareSession, now: list[float]) -> AcquiredRecords:
+    """Return 1,000 records that the program has, whose acknowledgements are queued at ``now``."""
+    acquired = AcquiredRecords(
+        TP,
+        KEYS[0],
+        range(1000),
+        1,
+        None,
+        holdings=Holdings(),
+        queue=lambda *entry: session.queue(*entry, now[0]),
+        settled=lambda: None,
+    )
+    session.add(acquired, now[0], LOCK)
+    acquired.deliver(0, 1000)
+    return acquired
+
+
+def accept(acquired: AcquiredRecords, start: int, stop: int) -> None:
+    for index in range(start, stop):
+        acquired.decide_one(index, AckType.ACCEPT)
+
+
+# A part of what the broker acquired together costs it a state and a timer for each record of it.
+def test_a_quick_program_acknowledges_what_was_acquired_together_in_one_request() -> None:
+    now = [0.0]
+    session = ShareSession(linger=0.005)
+    session.want(KEYS[:1])
+    session.responded(session.fetch(0.0))
+    acquired = records_of(session, now)
+    accept(acquired, 0, 500)
+    now[0] = 0.007
+    assert session.due_at(now[0]) == 0.05
+    accept(acquired, 500, 600)
+    request = session.fetch(now[0])
+    assert not request.named
+    session.responded(request)
+    accept(acquired, 600, 1000)
+    assert session.due_at(now[0]) == 0.005
+    assert session.fetch(now[0]).named == {KEYS[0]: [(0, 999, b"\x01")]}
+    assert session.pending_since == math.inf
+
+
+@pytest.mark.parametrize(
+    ("linger", "decided", "now"),
+    [
+        pytest.param(0.005, 500, 0.03, id="slow"),
+        pytest.param(0.005, 1, 0.0, id="one record"),
+        pytest.param(0.0, 500, 0.001, id="no linger"),
+        pytest.param(0.001, 500, 0.006, id="short linger"),
+    ],
+)
+def test_the_acknowledgements_of_a_slow_program_go_with_the_next_request(
+    linger: float, decided: int, now: float
+) -> None:
+    session = ShareSession(linger)
+    session.want(KEYS[:1])
+    session.responded(session.fetch(0.0))
+    accept(records_of(session, [0.0]), 0, decided)
+    assert session.due_at(now) == linger
+    assert session.fetch(now).named == {KEYS[0]: [(0, decided - 1, b"\x01")]}
+
+
+def test_a_request_for_a_flush_leaves_no_acknowledgement() -> None:
+    now = [0.0]
+    session = ShareSession(linger=0.005)
+    session.want(KEYS[:1])
+    session.responded(session.fetch(0.0))
+    acquired = records_of(session, now)
+    accept(acquired, 0, 500)
+    assert session.acknowledge(0.0, leaves=True) is None
+    request = session.acknowledge(0.0)
+    assert request is not None
+    assert request.named == {KEYS[0]: [(0, 499, b"\x01")]}
+
+
+def test_a_partition_that_is_not_fetched_any_more_leaves_no_acknowledgement() -> None:
+    now = [0.0]
+    session = ShareSession(linger=0.005)
+    session.want(KEYS[:1])
+    session.responded(session.fetch(0.0))
+    accept(records_of(session, now), 0, 500)
+    session.want(())
+    assert session.must_acknowledge(0.0)
+    assert session.acknowledge(0.0, leaves=True) is not None
 
 
 @pytest.mark.parametrize("state", ["settled", "failed", "lost"])

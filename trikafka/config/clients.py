@@ -765,7 +765,8 @@ class ShareConsumerConfig(ClientConfig):
     )
     ack_linger_ms: float = setting(
         5,
-        "how long an acknowledgement waits for the next fetch before it is sent alone",
+        "how long an acknowledgement waits for the next fetch before it is sent alone; ten times "
+        "as long (at most 50 ms) if the rest of its batch is about to be decided by then",
         least=0,
         java=None,
     )

@@ -520,8 +520,9 @@ class BytesShareConsumerSettings(ClientSettings, total=False):
     released. In milliseconds, at least 1. Default: 300_000."""
 
     ack_linger_ms: float
-    """How long an acknowledgement waits for the next fetch before it is sent alone. In
-    milliseconds, at least 0. Default: 5."""
+    """How long an acknowledgement waits for the next fetch before it is sent alone; ten times as
+    long (at most 50 ms) if the rest of its batch is about to be decided by then. In milliseconds,
+    at least 0. Default: 5."""
 
     max_poll_interval_ms: float
     """A member leaves the group after this time without a receive or an open block. In

@@ -48,9 +48,9 @@ class Refusal:
 class ShareBroker:
     """One broker: its session, its connection, and what its task has noted."""
 
-    def __init__(self, node_id: int, rests: Retry) -> None:
+    def __init__(self, node_id: int, rests: Retry, linger: float) -> None:
         self.node_id = node_id
-        self.session = ShareSession()
+        self.session = ShareSession(linger)
         self._rests = rests  # of partitions that fail
         self.connection: Connection | None = None
         self.heard_at = -math.inf  # when it last responded

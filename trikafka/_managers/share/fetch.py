@@ -8,6 +8,9 @@ This manager decides when which request goes out:
   that wait.
 * Acknowledgements that have waited for ``ack_linger_ms`` go out alone, in a ShareAcknowledge.
 * So do renewals, at half the time of a lock.
+
+A request leaves acknowledgements of records that were acquired together if the program is about to
+decide the others, too.
 """
 
 from __future__ import annotations
@@ -230,7 +233,9 @@ class ShareFetcher:
             else:
                 shares.setdefault(leader, []).append(key)
         for node_id in shares.keys() - self._brokers.keys():
-            broker = self._brokers[node_id] = ShareBroker(node_id, Retry(self._config))
+            broker = self._brokers[node_id] = ShareBroker(
+                node_id, Retry(self._config), self._config.ack_linger_ms / 1000
+            )
             self._start_soon(self._serve, broker)
         changed = False
         for node_id, broker in self._brokers.items():
@@ -339,7 +344,7 @@ class ShareFetcher:
             self._leave_line(broker)
         elif self._room.may_fetch(broker.node_id):
             return "fetch", now
-        due = session.pending_since + self._config.ack_linger_ms / 1000
+        due = session.due_at(now)
         if due <= now:
             return "acknowledge", now
         again_at = min(due, session.renew_at(), late_at, rests_until)
@@ -528,9 +533,11 @@ class ShareFetcher:
     ) -> bool:
         session = broker.session
         sent = trio.current_time()
-        if (request := session.acknowledge(sent, closes=closes)) is None:
+        leaves = not (broker.flushes or closes)
+        if (request := session.acknowledge(sent, closes=closes, leaves=leaves)) is None:
             return True
-        broker.flush(session.pending_since < math.inf)  # those behind a renewal
+        # Those behind a renewal go next.
+        broker.flush(request.renews and session.pending_since < math.inf)
         if request.awaited:
             broker.sends_acknowledgements(sent)
         response: ShareAcknowledgeResponse = await connection.request(

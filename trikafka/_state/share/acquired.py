@@ -46,6 +46,8 @@ else:
 
 #: Records that are made from the columns at a time.
 _CHUNK = 256
+#: A program decides the records of a turn (seconds) before the time is looked at again.
+_TURN = 0.001
 
 
 class RecordState(IntEnum):
@@ -163,13 +165,25 @@ class Waiting(_OpenEntry):
     they were decided includes them, and does.
     """
 
-    __slots__ = ("acquired", "lock_ends", "start")
+    __slots__ = ("acquired", "lock_ends", "since", "start")
 
-    def __init__(self, acquired: AcquiredRecords, start: int, stop: int) -> None:
+    def __init__(self, acquired: AcquiredRecords, start: int, stop: int, now: float) -> None:
         self.acquired = acquired
         self.start = start
         self.stop = stop
+        #: When the first of these acknowledgements was made.
+        self.since = now
         self.lock_ends = acquired.lock_ends
+
+    def is_whole_soon(self, seconds: float, now: float) -> bool:
+        """Return whether the other held records are decided so soon, too, at the rate so far.
+
+        ``seconds`` count from the first acknowledgement.
+        """
+        held = self.acquired.held
+        decided = self.stop - self.start - 1  # since the first
+        taken = now - self.since + _TURN
+        return held > 0 and taken * (decided + held) < seconds * decided
 
     def end_at(self, lock_ends: float) -> None:
         """Record that the lock of these records ends at another time than that of the others."""
