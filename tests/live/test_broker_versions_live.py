@@ -493,12 +493,12 @@ async def test_instance_id_needs_telemetry(broker: Broker) -> None:
 async def test_feature_levels_survive_restarts(tmp_path: Path) -> None:
     """A cluster of the default version has all features after each kind of start.
 
-    The kinds are a formatted directory, copies of a template for three nodes, and a directory that
+    The kinds are a formatted directory, copies of a template for two nodes, and a directory that
     an earlier start has left.
     """
     # No earlier run has left a template of these properties.
     properties = {"queued.max.requests": 1000 + os.getpid()}
-    starts = ((tmp_path / "formatted", 1), (tmp_path / "copied", 3), (tmp_path / "formatted", 1))
+    starts = ((tmp_path / "formatted", 1), (tmp_path / "copied", 2), (tmp_path / "formatted", 1))
     topics: dict[Path, set[str]] = defaultdict(set)
     with trio.fail_after(600):
         for directory, brokers in starts:

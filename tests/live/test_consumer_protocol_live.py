@@ -243,30 +243,29 @@ async def java_member(cluster: Cluster, scene: Scene, protocol: str) -> AsyncIte
             process.send_signal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("ours", ["consumer", "classic"])
 @in_time
-async def test_group_is_shared_with_java(quick_broker: KafkaCluster, ours: str) -> None:
+async def test_group_is_shared_with_java(quick_broker: KafkaCluster) -> None:
     """Our members and Java's share a group, in which Java's use the consumer protocol.
 
-    With our classic members the broker converts the running group to the new protocol and back.
-    The other way round is in test_group_with_java_is_converted_and_back, and a group of classic
-    members alone in test_groups_live.py.
+    Our first member is a classic one, so Java's makes the broker convert the running group to the
+    new protocol. Our second one uses the new protocol. The other way round is in
+    test_group_with_java_is_converted_and_back, and a group of classic members alone in
+    test_groups_live.py.
     """
     cluster = Cluster(quick_broker)
     async with scene_of(cluster.bootstrap_servers) as (scene, nursery):
         java_is_there = trio.Event()
-        settings = {"group_protocol": ours} | (
-            {"heartbeat_interval_ms": 300} if ours == "classic" else {}
-        )
+        classic: dict[str, Any] = {"group_protocol": "classic", "heartbeat_interval_ms": 300}
         nursery.start_soon(
-            functools.partial(scene.member, "first", java_is_there.is_set, **settings)
+            functools.partial(scene.member, "first", java_is_there.is_set, **classic)
         )
         await scene.more("first")
         async with java_member(cluster, scene, "consumer"):
             await scene.more("java", 50)
             java_is_there.set()
             await scene.more("java", 150)  # it has taken over our partitions
-            nursery.start_soon(functools.partial(scene.member, "second", **settings))
+            await has_type(scene, "consumer")
+            nursery.start_soon(scene.member, "second")
             await scene.more("second", 50)
             await scene.more("java", 50)
         await scene.more("second", 150)

@@ -24,8 +24,8 @@ from trikafka_broker import (
 )
 from trikafka_broker import cluster as cluster_module
 from trikafka_broker.probe import answers, registered_brokers
-from trikafka_broker.pytest_plugin import MakeKafkaCluster, _open_shared
-from trikafka_broker.settings import TOOLS_VERSION
+from trikafka_broker.pytest_plugin import _open, _open_shared
+from trikafka_broker.settings import TOOLS_VERSION, ClusterOptions
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
@@ -85,11 +85,22 @@ async def test_broker_serves_and_leaves_nothing(temporary: Path) -> None:
         cluster.directory  # noqa: B018
 
 
+@pytest.fixture(scope="module")
+def own(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """Return a broker with properties of its own, which tests kill and freeze."""
+    properties = {
+        "num.partitions": 7,
+        "auto.create.topics.enable": True,
+        "offsets.topic.num.partitions": 3,
+    }
+    options: ClusterOptions = {"properties": properties, "listeners": {"SECOND": "PLAINTEXT"}}
+    with _open(request.config, options) as cluster:
+        yield cluster
+
+
 @pytest.mark.trio
-async def test_restart_after_a_kill_keeps_port_and_data(
-    make_kafka_cluster: MakeKafkaCluster,
-) -> None:
-    synchronous = make_kafka_cluster()
+async def test_restart_after_a_kill_keeps_port_and_data(own: KafkaCluster) -> None:
+    synchronous = own
     broker = Broker(synchronous.brokers[0])
     create_topic(synchronous, "kept")
     produce(synchronous, "kept", "one", "two")
@@ -104,12 +115,10 @@ async def test_restart_after_a_kill_keeps_port_and_data(
 
 
 @pytest.mark.trio
-async def test_frozen_broker_accepts_without_response(
-    make_kafka_cluster: MakeKafkaCluster,
-) -> None:
+async def test_frozen_broker_accepts_without_response(own: KafkaCluster) -> None:
     """A frozen broker accepts connections and does not respond, until it thaws or restarts."""
-    (own,) = make_kafka_cluster().brokers
-    broker, pid = Broker(own), own.pid
+    broker = Broker(own.brokers[0])
+    pid = broker.pid
     await broker.freeze()
     assert broker.alive
     assert broker.frozen
@@ -205,11 +214,21 @@ async def test_fixture_works_in_a_trio_test(kafka_broker: KafkaBroker) -> None:
     await stream.aclose()
 
 
-def test_given_directory_is_opened_again(tmp_path: Path) -> None:
-    """A given directory keeps its data and logs, and is opened again."""
+def test_given_directory_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A given directory keeps its data and logs, and is opened again when its brokers have ended.
+
+    Before that a second cluster is refused, and leaves all as it is: it would write to the metadata
+    of the first before Kafka notices.
+    """
+    monkeypatch.setattr(cluster_module, "_LOCKED_WITHIN", 0.0)
     directory, logs = tmp_path / "here", tmp_path / "logs"
     with KafkaCluster(directory=directory, logs=logs) as cluster:
         port = cluster.brokers[0].port
+        files = [directory / "ports.json", directory / "broker-0" / "server.properties"]
+        before = [file.read_text() for file in files]
+        with pytest.raises(BrokerError, match=r"Other brokers run in .*: end them first"):
+            KafkaCluster(directory=directory).start()
+        assert [file.read_text() for file in files] == before
         create_topic(cluster, "kept")
     assert "Kafka Server started" in (logs / "broker-0.log").read_text()
     with KafkaCluster(directory=directory, logs=logs) as cluster:
@@ -219,39 +238,14 @@ def test_given_directory_is_opened_again(tmp_path: Path) -> None:
         KafkaCluster(directory=directory, brokers=3).start()
 
 
-def test_directory_of_running_brokers_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second cluster would write to the metadata of the first before Kafka notices."""
-    monkeypatch.setattr(cluster_module, "_LOCKED_WITHIN", 0.0)
-    with KafkaCluster(directory=tmp_path) as cluster:
-        files = [tmp_path / "ports.json", tmp_path / "broker-0" / "server.properties"]
-        before = [file.read_text() for file in files]
-        with pytest.raises(BrokerError, match=r"Other brokers run in .*: end them first"):
-            KafkaCluster(directory=tmp_path).start()
-        assert [file.read_text() for file in files] == before
-        cluster.brokers[0].restart()
-        create_topic(cluster, "kept")
-    with KafkaCluster(directory=tmp_path) as cluster:
-        assert "kept" in topics_of(cluster)
-
-
-def test_properties_override_the_defaults(make_kafka_cluster: MakeKafkaCluster) -> None:
+def test_properties_override_the_defaults(own: KafkaCluster) -> None:
     """Given properties override the defaults, and further listeners get ports."""
-    cluster = make_kafka_cluster(
-        properties={
-            "num.partitions": 7,
-            "auto.create.topics.enable": True,
-            "offsets.topic.num.partitions": 3,
-        },
-        listeners={"SECOND": "PLAINTEXT"},
-    )
-    log = cluster.brokers[0].log_file.read_text()
+    log = own.brokers[0].log_file.read_text()
     assert "num.partitions = 7" in log
     assert "auto.create.topics.enable = true" in log
     assert "offsets.topic.num.partitions = 3" in log
-    host, port = cluster.bootstrap_servers_of("SECOND").split(":")
-    assert int(port) != cluster.brokers[0].port
+    host, port = own.bootstrap_servers_of("SECOND").split(":")
+    assert int(port) != own.brokers[0].port
     assert eventually(lambda: registered_brokers(host, int(port)) == {0})
 
 
