@@ -1,8 +1,8 @@
-"""A program whose Spark loses its JVM.
+"""A program whose Spark loses its JVM, twice.
 
-Usage: ``losing_java_child.py SERVERS TOPIC DESTINATION MOMENT``. During its first export the JVM is
-killed when the tasks are sent. At the moment ``cancelled`` (the other is ``writing``) the export is
-cancelled as well. The program prints how that ended. Then it exports again in the same process.
+Usage: ``losing_java_child.py SERVERS TOPIC DESTINATION``. During each of its first two exports the
+JVM is killed when the tasks are sent. The second of them is cancelled as well. The program prints
+how each ended. Then it exports again in the same process.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 import trio
 from pyspark import SparkContext
@@ -18,20 +19,8 @@ import trikafka
 from trikafka import ExportProgress
 
 
-async def main(servers: str, topic: str, destination: str, moment: str) -> None:
-    killed = False
-    scope = trio.CancelScope()
-
-    def tell(step: ExportProgress) -> None:
-        nonlocal killed
-        if step.stage == "writing" and not killed:
-            killed = True
-            assert SparkContext._gateway is not None
-            os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
-            if moment == "cancelled":
-                scope.cancel()
-
-    async def export() -> trikafka.ExportResult:
+async def main(servers: str, topic: str, destination: str) -> None:
+    async def export(tell: Callable[[ExportProgress], None]) -> trikafka.ExportResult:
         return await trikafka.export(
             topic,
             destination,
@@ -41,15 +30,30 @@ async def main(servers: str, topic: str, destination: str, moment: str) -> None:
             sink_options={"master": "local[2]", "spark_above": 0},
         )
 
-    with scope:
-        try:
-            await export()
-        except trikafka.ExportError as error:
-            print("ExportError:", error)
-    if scope.cancelled_caught:
-        print("cancelled")
-    print("left:", SparkContext._active_spark_context, SparkContext._gateway)
-    result = await export()
+    async def lose(cancelled: bool) -> None:
+        killed = False
+
+        def tell(step: ExportProgress) -> None:
+            nonlocal killed
+            if step.stage == "writing" and not killed:
+                killed = True
+                assert SparkContext._gateway is not None
+                os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+                if cancelled:
+                    scope.cancel()
+
+        with trio.CancelScope() as scope:
+            try:
+                await export(tell)
+            except trikafka.ExportError as error:
+                print("ExportError:", error)
+        if scope.cancelled_caught:
+            print("cancelled")
+        print("left:", SparkContext._active_spark_context, SparkContext._gateway)
+
+    await lose(cancelled=False)
+    await lose(cancelled=True)
+    result = await export(lambda step: None)
     print("rows", result.rows, "resumed", result.resumed)
 
 

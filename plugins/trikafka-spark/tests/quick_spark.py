@@ -73,7 +73,7 @@ def _write(file: Path) -> None:
                 command,
                 env=os.environ | {_VARIABLE: options},
                 capture_output=True,
-                timeout=240,
+                timeout=1_800,  # a busy machine needs ten minutes
                 check=True,
             )
         except subprocess.SubprocessError as error:
