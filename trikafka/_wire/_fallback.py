@@ -25,7 +25,13 @@ from trikafka._wire._fallback_partitioning import (
     murmur2,
     partition_columns,
 )
-from trikafka._wire._fallback_producing import Appender, BufferMemory, DeliveryHandle, OpenBatches
+from trikafka._wire._fallback_producing import (
+    Appender,
+    BufferMemory,
+    DeliveryHandle,
+    OpenBatches,
+    QuickSending,
+)
 from trikafka._wire._fallback_sharing import (
     AcquiredStates,
     BlockScopes,
@@ -55,6 +61,7 @@ __all__ = [
     "HoldingCounts",
     "OpenBatches",
     "OpenEntry",
+    "QuickSending",
     "RecordIterator",
     "Turn",
     "end_of_batches",

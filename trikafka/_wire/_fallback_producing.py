@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trikafka._wire._fallback_iterating import Turn
+
 BatchEncoder = Any  #: of ``_fallback``, which imports this module
 
 
@@ -118,3 +120,30 @@ class Appender:
         made._index = index
         made._timestamp = timestamp
         return made
+
+
+class QuickSending:
+    """The quick ``enqueue`` and ``send_nowait`` of one producer.
+
+    The compiled ones append a common record themselves, without the frame of a Python function, and
+    ``enqueue`` without a coroutine. They call ``complete_enqueue`` and ``complete_send``, which
+    have the same arguments and define the behaviour, for every other record and in every other
+    case: the turn is over, the task is cancelled, :meth:`close` was called, or
+    ``gate.takes_records`` is false. This implementation in Python always uses the complete ways.
+    """
+
+    __slots__ = ("enqueue", "send_nowait")
+
+    def __init__(
+        self,
+        appender: Appender,
+        turn: Turn,
+        gate: object,
+        complete_enqueue: Callable[..., Any],
+        complete_send: Callable[..., Any],
+    ) -> None:
+        self.enqueue = complete_enqueue
+        self.send_nowait = complete_send
+
+    def close(self) -> None:
+        """Take no more records."""

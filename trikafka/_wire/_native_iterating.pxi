@@ -205,14 +205,21 @@ cdef class RecordIterator(_Turns):
         return cursor.next_record()
 
 
-@cython.final
-@cython.freelist(8)
-cdef class _Next:
-    """The awaitable of one result: without a checkpoint if possible, else by the complete way."""
+cdef class _Awaitable:
+    """An awaitable with a result: without a checkpoint if possible, else by the complete way."""
 
-    cdef _Source source  # None: the awaitable was begun
-    cdef int step
+    cdef bint begun
     cdef object way
+
+    cdef bint is_ready(self) except -1:
+        """Return whether the result may be made without a checkpoint."""
+        return False
+
+    cdef object make_result(self):
+        """Make the result: ``is_ready`` has just been true."""
+
+    cdef object complete_way(self):
+        """Return the coroutine that makes the result in every other case."""
 
     def __await__(self):
         return self
@@ -233,15 +240,15 @@ cdef class _Next:
         return result
 
     def throw(self, *error):
-        if self.source is not None:
+        if not self.begun:
             # ends before it begins, as any coroutine does
-            self.way, self.source = self.source.complete_way(self.step), None
+            self.begun, self.way = True, self.complete_way()
         if self.way is None:
             raise RuntimeError(REUSED)
         return self.way.throw(*error)
 
     def close(self):
-        self.source = None
+        self.begun = True
         if self.way is not None:
             self.way.close()
 
@@ -257,19 +264,36 @@ cdef class _Next:
 
 
 cdef PySendResult send_next(PyObject *of, PyObject *value, PyObject **result) except PYGEN_ERROR:
-    cdef _Next self = <_Next>of
-    cdef _Source source = self.source
-    if source is not None:
-        self.source = None
-        if source.has_next(self.step):
-            item = source.next_item(self.step)
+    cdef _Awaitable self = <_Awaitable>of
+    if not self.begun:
+        self.begun = True
+        if self.is_ready():
+            item = self.make_result()
             Py_INCREF(item)  # for the caller
             result[0] = <PyObject *>item
             return PYGEN_RETURN
-        self.way = source.complete_way(self.step)
+        self.way = self.complete_way()
     elif self.way is None:
         raise RuntimeError(REUSED)
     return PyIter_Send(<PyObject *>self.way, value, result)
+
+
+@cython.final
+@cython.freelist(8)
+cdef class _Next(_Awaitable):
+    """The awaitable of one result of a source."""
+
+    cdef _Source source
+    cdef int step
+
+    cdef bint is_ready(self) except -1:
+        return self.source.has_next(self.step)
+
+    cdef object make_result(self):
+        return self.source.next_item(self.step)
+
+    cdef object complete_way(self):
+        return self.source.complete_way(self.step)
 
 
 set_send(<PyObject *>_Next, send_next)

@@ -130,6 +130,13 @@ cdef class Appender:
     # headers, callers that wait for room, an unknown topic, no open batch with room, an invalid
     # timestamp. Only ``carefully`` raises errors.
     def append(self, topic, value, key, headers, timestamp, partition):
+        made = self.append_common(topic, value, key, headers, timestamp, partition)
+        if made is None:
+            return self.carefully(topic, value, key, headers, timestamp, partition)
+        return made
+
+    cdef object append_common(self, topic, value, key, headers, timestamp, partition):
+        """Append a record and return its handle; ``None``: it is for ``carefully``."""
         cdef BatchEncoder encoder
         cdef BufferMemory memory = self.memory
         cdef Py_ssize_t size = RECORD_OVERHEAD
@@ -142,7 +149,7 @@ cdef class Appender:
             or not (value is None or PyBytes_CheckExact(value))
             or not (key is None or PyBytes_CheckExact(key))
         ):
-            return self.carefully(topic, value, key, headers, timestamp, partition)
+            return None
         if value is not None:
             size += PyBytes_GET_SIZE(value)
         if key is not None:
@@ -158,11 +165,99 @@ cdef class Appender:
             encoder is None or stamp < 0 or size > self.largest or size + HEADER_SIZE > memory.free
             or HEADER_SIZE + encoder.length + size > self.batch_size
         ):
-            return self.carefully(topic, value, key, headers, timestamp, partition)
+            return None
         before = encoder.length
         index = encoder.append_plain(stamp, key, value)
         memory.free -= encoder.length - before
         return self.make(encoder.owner, index, stamp)
+
+
+@cython.final
+cdef class QuickSending:
+    """See ``_fallback_producing.QuickSending``."""
+
+    cdef Appender appender
+    cdef Turn turn
+    cdef object gate
+    cdef object complete_enqueue
+    cdef object complete_send
+    cdef bint closed
+
+    def __init__(
+        self, Appender appender not None, Turn turn not None, gate, complete_enqueue, complete_send
+    ):
+        self.appender, self.turn, self.gate = appender, turn, gate
+        self.complete_enqueue, self.complete_send = complete_enqueue, complete_send
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+    cdef object append_common(self, topic, value, key, headers, timestamp, partition):
+        if self.closed or not (self.gate is None or self.gate.takes_records):
+            return None
+        return self.appender.append_common(topic, value, key, headers, timestamp, partition)
+
+    def send_nowait(
+        self, topic, value, *, key=None, headers=NO_HEADERS, timestamp=None, partition=None
+    ):
+        made = self.append_common(topic, value, key, headers, timestamp, partition)
+        if made is None:
+            return self.complete_send(
+                topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+            )
+        return made
+
+    def enqueue(
+        self, topic, value, *, key=None, headers=NO_HEADERS, timestamp=None, partition=None
+    ):
+        cdef _Enqueue made = _Enqueue.__new__(_Enqueue)
+        made.sending, made.topic, made.value, made.key = self, topic, value, key
+        made.headers, made.timestamp, made.partition = headers, timestamp, partition
+        return made
+
+
+@cython.final
+@cython.freelist(8)
+cdef class _Enqueue(_Awaitable):
+    """The awaitable of one call of ``enqueue``."""
+
+    cdef QuickSending sending
+    cdef object topic
+    cdef object value
+    cdef object key
+    cdef object headers
+    cdef object timestamp
+    cdef object partition
+    cdef object made
+
+    # Python warns of a coroutine that is never awaited. Here it warns of the complete way's.
+    def __dealloc__(self):
+        if not self.begun and self.sending is not None:
+            self.complete_way()
+
+    # The record is appended last: `goes_on` calls Python, where a signal's handler may close the
+    # producer.
+    cdef bint is_ready(self) except -1:
+        if not self.sending.turn.goes_on():
+            return False
+        self.made = self.sending.append_common(
+            self.topic, self.value, self.key, self.headers, self.timestamp, self.partition
+        )
+        return self.made is not None
+
+    cdef object make_result(self):
+        made, self.made = self.made, None
+        return made
+
+    cdef object complete_way(self):
+        return self.sending.complete_enqueue(
+            self.topic, self.value, key=self.key, headers=self.headers, timestamp=self.timestamp,
+            partition=self.partition,
+        )
+
+
+set_send(<PyObject *>_Enqueue, send_next)
 
 
 def find_unfit(columns, Py_ssize_t largest):

@@ -23,6 +23,7 @@ from ..._net.signal import Signal
 from ..._state.arguments import HeaderPairs, check_target
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._state.producer.transaction_state import ProducerTransaction
+from ..._wire import _implementation
 from ..._wire.partitioning import KEY_RULES
 from ...config import ProducerConfig
 from ...config.text import plain_text
@@ -149,6 +150,19 @@ class Producer(MeteredClient):
         # The acks of a plugin's manager have only the members of RecordAck, so ``send`` must wait
         # through their ``wait``.
         self._foreign_acks = "produce" in self._context.plugins_in
+        # Common records need neither a Python frame nor a coroutine. The methods of the same names
+        # document the two functions, and do the rest.
+        self._quick: _implementation.current.QuickSending | None = None
+        if not self._foreign_acks:
+            ours: Any = self._manager.accumulator
+            self._quick = _implementation.current.QuickSending(
+                ours.appender,
+                self._fairness.turn,
+                self._transaction,
+                self.enqueue,
+                self.send_nowait,
+            )
+            vars(self).update(enqueue=self._quick.enqueue, send_nowait=self._quick.send_nowait)
         brokers = self._context.brokers
         self._watchdog = ProducerWatchdog(
             config,
@@ -754,6 +768,8 @@ class Producer(MeteredClient):
             await self._over.wait()
             return
         self._closed = True
+        if self._quick is not None:
+            self._quick.close()
         self._watchdog.stop()
         self._manager.close()
         # In order: no new records, then the end of the transaction, then the flush, then the

@@ -34,21 +34,22 @@ class Fairness:
     #
     # To await ``checkpoint`` in each call would double its cost. ``passes`` looks at the clock and
     # at the task's cancellation in one call of compiled code.
-    __slots__ = ("_turn", "passes")
+    __slots__ = ("passes", "turn")
 
     def __init__(self, seconds: float = FAIRNESS) -> None:
-        self._turn = _implementation.current.Turn(seconds, known_current_task())
+        #: The turn of the series.
+        self.turn = _implementation.current.Turn(seconds, known_current_task())
         #: Return whether the turn is not over, and the task neither cancelled nor interrupted.
-        self.passes = self._turn.passes
+        self.passes = self.turn.passes
 
     async def checkpoint(self) -> None:
         """Check for cancellation; let other tasks run if that is due."""
         task = trio.lowlevel.current_task()
-        if self._turn.is_over:
-            self._turn.begin()  # until its end no other task needs a checkpoint
+        if self.turn.is_over:
+            self.turn.begin()  # until its end no other task needs a checkpoint
             if task.custom_sleep_data is self:  # Trio resets it when the task wakes
                 await trio.lowlevel.checkpoint()
-                self._turn.begin()
+                self.turn.begin()
             task.custom_sleep_data = self
         await trio.lowlevel.checkpoint_if_cancelled()
 

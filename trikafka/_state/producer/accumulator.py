@@ -289,7 +289,8 @@ class Accumulator(Generic[Ack]):
     # Two ways for one record. The compiled ``Appender`` (``_wire/_native_producing.pxi``) handles
     # the common case: plain bytes, no headers, a known topic whose open batch has room. It calls
     # this method for every other case, errors included, so that only this method decides them. The
-    # pure Python ``Appender`` knows no fast path and always comes here.
+    # pure Python ``Appender`` knows no fast path and always comes here. ``QuickSending`` is the
+    # same for the producer's calls of one record.
     def append(
         self,
         topic: str,
