@@ -100,16 +100,19 @@ cdef class Cursor:
 
 
 cdef class _Source:
-    """What a `_Next` takes its result from. A source with several kinds of results has `step`s."""
+    """What a `_Next` takes its result from.
 
-    cdef bint has_next(self, int step) except -1:
+    A source with several kinds of results has `step`s. Arguments of a call are `given`.
+    """
+
+    cdef bint has_next(self, int step, tuple given) except -1:
         """Return whether the result may be made without a checkpoint."""
         return False
 
-    cdef object next_item(self, int step):
+    cdef object next_item(self, int step, tuple given):
         """Make the result: ``has_next`` has just been true."""
 
-    cdef object complete_way(self, int step):
+    cdef object complete_way(self, int step, tuple given):
         """Return the coroutine that makes the result in every other case."""
 
 
@@ -164,13 +167,13 @@ cdef class _Turns(_Source):
     def __cinit__(self, wait, Turn turn not None, *others):
         self.wait, self.turn = wait, turn
 
-    cdef object complete_way(self, int step):
+    cdef object complete_way(self, int step, tuple given):
         return self.wait()
 
 
-cdef object awaitable_of(_Source source, int step=0):
+cdef object awaitable_of(_Source source, int step=0, tuple given=None):
     cdef _Next made = _Next.__new__(_Next)
-    made.source, made.step = source, step
+    made.source, made.step, made.given = source, step, given
     return made
 
 
@@ -195,31 +198,31 @@ cdef class RecordIterator(_Turns):
         self.turn.begin()
 
     # The cursor is looked at last: `goes_on` calls Python, where a signal's handler may end it.
-    cdef bint has_next(self, int step) except -1:
+    cdef bint has_next(self, int step, tuple given) except -1:
         if self.cursor is None or not self.turn.goes_on():
             return False
         return self.cursor is not None and self.cursor.live
 
-    cdef object next_item(self, int step):
+    cdef object next_item(self, int step, tuple given):
         cdef Cursor cursor = self.cursor  # held: making the record may call the user's code
         return cursor.next_record()
 
 
-cdef class _Awaitable:
-    """An awaitable with a result: without a checkpoint if possible, else by the complete way."""
+@cython.final
+@cython.freelist(8)
+cdef class _Next:
+    """The awaitable of one result: without a checkpoint if possible, else by the complete way."""
 
-    cdef bint begun
+    cdef _Source source  # None: the awaitable was begun
+    cdef int step
+    cdef tuple given
     cdef object way
 
-    cdef bint is_ready(self) except -1:
-        """Return whether the result may be made without a checkpoint."""
-        return False
-
-    cdef object make_result(self):
-        """Make the result: ``is_ready`` has just been true."""
-
-    cdef object complete_way(self):
-        """Return the coroutine that makes the result in every other case."""
+    # Python warns of a coroutine that is never awaited. Of a call with arguments that was not, it
+    # warns here by the coroutine of the complete way.
+    def __dealloc__(self):
+        if self.given is not None and self.source is not None:
+            self.source.complete_way(self.step, self.given)
 
     def __await__(self):
         return self
@@ -240,15 +243,15 @@ cdef class _Awaitable:
         return result
 
     def throw(self, *error):
-        if not self.begun:
+        if self.source is not None:
             # ends before it begins, as any coroutine does
-            self.begun, self.way = True, self.complete_way()
+            self.way, self.source = self.source.complete_way(self.step, self.given), None
         if self.way is None:
             raise RuntimeError(REUSED)
         return self.way.throw(*error)
 
     def close(self):
-        self.begun = True
+        self.source = None
         if self.way is not None:
             self.way.close()
 
@@ -264,36 +267,19 @@ cdef class _Awaitable:
 
 
 cdef PySendResult send_next(PyObject *of, PyObject *value, PyObject **result) except PYGEN_ERROR:
-    cdef _Awaitable self = <_Awaitable>of
-    if not self.begun:
-        self.begun = True
-        if self.is_ready():
-            item = self.make_result()
+    cdef _Next self = <_Next>of
+    cdef _Source source = self.source
+    if source is not None:
+        self.source = None
+        if source.has_next(self.step, self.given):
+            item = source.next_item(self.step, self.given)
             Py_INCREF(item)  # for the caller
             result[0] = <PyObject *>item
             return PYGEN_RETURN
-        self.way = self.complete_way()
+        self.way = source.complete_way(self.step, self.given)
     elif self.way is None:
         raise RuntimeError(REUSED)
     return PyIter_Send(<PyObject *>self.way, value, result)
-
-
-@cython.final
-@cython.freelist(8)
-cdef class _Next(_Awaitable):
-    """The awaitable of one result of a source."""
-
-    cdef _Source source
-    cdef int step
-
-    cdef bint is_ready(self) except -1:
-        return self.source.has_next(self.step)
-
-    cdef object make_result(self):
-        return self.source.next_item(self.step)
-
-    cdef object complete_way(self):
-        return self.source.complete_way(self.step)
 
 
 set_send(<PyObject *>_Next, send_next)

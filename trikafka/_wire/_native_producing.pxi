@@ -173,7 +173,7 @@ cdef class Appender:
 
 
 @cython.final
-cdef class QuickSending:
+cdef class QuickSending(_Source):
     """See ``_fallback_producing.QuickSending``."""
 
     cdef Appender appender
@@ -182,6 +182,7 @@ cdef class QuickSending:
     cdef object complete_enqueue
     cdef object complete_send
     cdef bint closed
+    cdef object made  # the handle, from `has_next` to `next_item`
 
     def __init__(
         self, Appender appender not None, Turn turn not None, gate, complete_enqueue, complete_send
@@ -211,53 +212,26 @@ cdef class QuickSending:
     def enqueue(
         self, topic, value, *, key=None, headers=NO_HEADERS, timestamp=None, partition=None
     ):
-        cdef _Enqueue made = _Enqueue.__new__(_Enqueue)
-        made.sending, made.topic, made.value, made.key = self, topic, value, key
-        made.headers, made.timestamp, made.partition = headers, timestamp, partition
-        return made
-
-
-@cython.final
-@cython.freelist(8)
-cdef class _Enqueue(_Awaitable):
-    """The awaitable of one call of ``enqueue``."""
-
-    cdef QuickSending sending
-    cdef object topic
-    cdef object value
-    cdef object key
-    cdef object headers
-    cdef object timestamp
-    cdef object partition
-    cdef object made
-
-    # Python warns of a coroutine that is never awaited. Here it warns of the complete way's.
-    def __dealloc__(self):
-        if not self.begun and self.sending is not None:
-            self.complete_way()
+        return awaitable_of(self, 0, (topic, value, key, headers, timestamp, partition))
 
     # The record is appended last: `goes_on` calls Python, where a signal's handler may close the
     # producer.
-    cdef bint is_ready(self) except -1:
-        if not self.sending.turn.goes_on():
+    cdef bint has_next(self, int step, tuple given) except -1:
+        if not self.turn.goes_on():
             return False
-        self.made = self.sending.append_common(
-            self.topic, self.value, self.key, self.headers, self.timestamp, self.partition
-        )
+        topic, value, key, headers, timestamp, partition = given
+        self.made = self.append_common(topic, value, key, headers, timestamp, partition)
         return self.made is not None
 
-    cdef object make_result(self):
+    cdef object next_item(self, int step, tuple given):
         made, self.made = self.made, None
         return made
 
-    cdef object complete_way(self):
-        return self.sending.complete_enqueue(
-            self.topic, self.value, key=self.key, headers=self.headers, timestamp=self.timestamp,
-            partition=self.partition,
+    cdef object complete_way(self, int step, tuple given):
+        topic, value, key, headers, timestamp, partition = given
+        return self.complete_enqueue(
+            topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
         )
-
-
-set_send(<PyObject *>_Enqueue, send_next)
 
 
 def find_unfit(columns, Py_ssize_t largest):

@@ -276,10 +276,10 @@ cdef class HeldRecords(_Source):
     def __aexit__(self, kind, error, trace):
         return awaitable_of(self, EXIT) if kind is None else self._exit(kind, error, trace)
 
-    cdef object complete_way(self, int step):
+    cdef object complete_way(self, int step, tuple given):
         return self._enter() if step == ENTER else self._exit(None, None, None)
 
-    cdef bint has_next(self, int step) except -1:
+    cdef bint has_next(self, int step, tuple given) except -1:
         cdef AcquiredStates acquired = self.acquired
         cdef BlockScopes scopes
         if acquired is None or self._stop - self._start != 1:
@@ -303,7 +303,7 @@ cdef class HeldRecords(_Source):
         scopes.task = task
         return True
 
-    cdef object next_item(self, int step):
+    cdef object next_item(self, int step, tuple given):
         cdef AcquiredStates acquired = self.acquired
         cdef Py_ssize_t index = self._start
         core = self._parts.core
@@ -358,17 +358,17 @@ cdef class DeliveryIterator(_Turns):
         return awaitable_of(self)
 
     def at_hand(self):
-        return self.next_item(0) if self.has_next(0) else None
+        return self.next_item(0, None) if self.has_next(0, None) else None
 
     def turn_begun(self, double keep_until=float("inf")):
         self.keep_until = keep_until
         self.turn.begin()
 
     # The record is looked at last: `goes_on` calls Python, where a signal's handler may take it.
-    cdef bint has_next(self, int step) except -1:
+    cdef bint has_next(self, int step, tuple given) except -1:
         return self.turn.goes_on() and self.buffer.front() is not None
 
-    cdef object next_item(self, int step):
+    cdef object next_item(self, int step, tuple given):
         cdef Py_ssize_t index = self.buffer._index
         cdef AcquiredStates acquired = self.buffer.front()
         cdef HeldRecords made
