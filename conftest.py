@@ -80,6 +80,7 @@ LONGEST = [
     "tests/deadlines/test_deadlines.py",
     "tests/live/test_producer_live.py",
     "plugins/trikafka-spark/tests/test_spark_standalone_live.py",
+    PARSED,
     "tests/live/test_transactions_live.py",
     "plugins/trikafka-broker/tests/test_broker_leftovers.py",
     "tests/live/test_sequences_live.py",

@@ -206,7 +206,9 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 
 @both
-async def test_waiting_offsets_raise_the_fencing(version: int, autojump_clock: Clock) -> None:
+async def test_fencing_is_raised_by_the_block_not_offsets(
+    version: int, autojump_clock: Clock
+) -> None:
     """The later calls wait for the first one, which gets the error."""
     async with transacting(version) as (cluster, producer):
         with pytest.raises(ProducerFencedError):

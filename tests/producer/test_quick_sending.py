@@ -145,3 +145,52 @@ async def test_transactional_producer_refuses_outside_of_its_transactions() -> N
         with pytest.raises(trio.ClosedResourceError):
             await producer.enqueue("t", b"late")
         assert [value for value in values(cluster) if value] == [b"0", b"0", b"1", b"1"]
+
+
+async def test_replaced_method_of_the_class_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that traces the calls of all producers replaces the method."""
+    plain = Producer.enqueue
+    traced = []
+
+    async def enqueue(producer: Producer, *args: Any, **options: Any) -> Any:
+        traced.append(args)
+        return await plain(producer, *args, **options)
+
+    monkeypatch.setattr(Producer, "enqueue", enqueue)
+    async with ready() as (cluster, producer):
+        await producer.enqueue("t", b"x", partition=0)
+        producer.send_nowait("t", b"y", partition=0)
+        await producer.flush()
+        assert values(cluster) == [b"x", b"y"]
+    assert traced == [("t", b"x")]
+
+
+async def test_missing_argument_is_named() -> None:
+    async with ready() as (_, producer):
+        for call in (producer.enqueue, producer.send_nowait):
+            with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'value'"):
+                call("t")  # type: ignore[call-arg]
+            with pytest.raises(TypeError, match=r"missing 2 .*: 'topic' and 'value'"):
+                call()  # type: ignore[call-arg]
+
+
+async def test_waiting_call_is_awaited_by_one_task() -> None:
+    async with ready(buffer_memory=65_536) as (cluster, producer):
+        for _ in range(21):
+            producer.send_nowait("t", bytes(3_000), partition=0)
+        waiting_call = producer.enqueue("t", bytes(3_000), partition=0)
+        outcomes = []
+
+        async def wait() -> None:
+            try:
+                await waiting_call
+                outcomes.append("accepted")
+            except RuntimeError as error:
+                outcomes.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            nursery.start_soon(wait)
+        await producer.flush()
+        assert outcomes == ["coroutine is being awaited already", "accepted"]
+        assert len(values(cluster)) == 22

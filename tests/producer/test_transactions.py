@@ -6,6 +6,7 @@ errors.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -359,6 +360,36 @@ async def test_long_end_is_not_asked_for_all_the_time(
             assert len(cluster.requests(api)) - before < 80
             rule.remove()
         assert await committed(cluster) == [b"x", b"y"]
+
+
+async def test_opening_leaves_an_older_producer_no_time(autojump_clock: Clock) -> None:
+    """Between two requests a busy older producer could begin another transaction each time."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.fail("InitProducerId", ErrorCode.CONCURRENT_TRANSACTIONS, 5)
+        settings: Any = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_producer(transactional_id="x", **settings):
+            times = [seen.time for seen in cluster.requests("InitProducerId")]
+    assert [after - before for before, after in pairwise(times)] == pytest.approx([0.02] * 5)
+
+
+async def test_failures_of_an_ended_transaction_do_not_count(autojump_clock: Clock) -> None:
+    """The next transaction waits for the end of the longest wait, and not for another one."""
+    async with transacting(1) as (cluster, producer):
+        api = "AddPartitionsToTxn"
+        rule = cluster.fail(api, ErrorCode.CONCURRENT_TRANSACTIONS, None)
+        async with producer.transaction() as txn:
+            await producer.enqueue("t", b"x", partition=0)
+            await trio.sleep(20)
+            seen = len(cluster.requests(api))
+            while len(cluster.requests(api)) == seen:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+            await txn.abort()
+        rule.remove()
+        cluster.fail(api, ErrorCode.CONCURRENT_TRANSACTIONS, 1)
+        before = trio.current_time()
+        async with producer.transaction():
+            await producer.send("t", b"y", partition=0)
+        assert 0.7 < trio.current_time() - before < 1.1
 
 
 @both

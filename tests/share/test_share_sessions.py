@@ -118,6 +118,26 @@ async def test_one_request_of_a_session_is_in_flight(autojump_clock: Clock) -> N
             assert before.answered_at <= after.time
 
 
+async def test_kept_acks_wait_for_no_slow_fetch(autojump_clock: Clock) -> None:
+    """A fetch that keeps acknowledgements, and finds no records, responds before they are late."""
+    for milliseconds in range(0, 60, 3):
+        async with cluster_of(1) as cluster, queue_of(cluster, max_in_flight=200) as queue:
+            await trio.sleep(2.9)
+            cluster.append("t", 0, [b"x"] * 60)
+            held = [await queue.receive()]
+            for _ in range(59):
+                held.append(queue.receive_nowait())
+            await trio.sleep(1 + milliseconds / 1000)
+            before, begun = len(conversation(cluster)), trio.current_time()
+            for delivery in held[:59]:
+                async with delivery:
+                    pass
+                await trio.sleep(0.0008)
+            await trio.sleep(0.3)
+            sent = [seen for seen in conversation(cluster)[before:] if acknowledges(seen.request)]
+            assert sent[0].time - begun < 0.0601
+
+
 async def test_an_unassigned_partitions_ack_does_not_join(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=1) as cluster, queue_of(cluster) as queue:
         held = [await queue.receive() for _ in range(2)]

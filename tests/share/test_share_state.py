@@ -118,9 +118,11 @@ class Sessions(RuleBasedStateMachine):
         self.send(request, fetches=True)
 
     @precondition(lambda self: self.request is None)
-    @rule(closes=st.booleans(), leaves=st.booleans())
-    def acknowledge(self, closes: bool, leaves: bool) -> None:
-        request = self.session.acknowledge(self.now, closes=closes, leaves=leaves and not closes)
+    @rule(closes=st.booleans(), keeps=st.booleans())
+    def acknowledge(self, closes: bool, keeps: bool) -> None:
+        request = self.session.acknowledge(
+            self.now, closes=closes, keeps_unfinished=keeps and not closes
+        )
         self.check_none_failed_too_early()
         if request is not None:
             self.send(request, fetches=False)
@@ -259,10 +261,11 @@ def test_a_quick_program_acknowledges_what_was_acquired_together_in_one_request(
     acquired = records_of(session, now)
     accept(acquired, 0, 500)
     now[0] = 0.007
-    assert session.due_at(now[0]) == 0.05
+    assert session.due_at(now[0]) == 0.012
     accept(acquired, 500, 600)
     request = session.fetch(now[0])
     assert not request.named
+    assert session.kept_until == 0.05
     session.responded(request)
     accept(acquired, 600, 1000)
     assert session.due_at(now[0]) == 0.005
@@ -290,6 +293,18 @@ def test_the_acknowledgements_of_a_slow_program_go_with_the_next_request(
     assert session.fetch(now).named == {KEYS[0]: [(0, decided - 1, b"\x01")]}
 
 
+def test_no_acknowledgement_stays_near_the_end_of_its_lock() -> None:
+    now = [0.0]
+    session = ShareSession(linger=0.005)
+    session.want(KEYS[:1])
+    session.responded(session.fetch(0.0))
+    acquired = records_of(session, now)
+    now[0] = LOCK - 0.04
+    accept(acquired, 0, 500)
+    assert session.due_at(now[0] + 0.005) == now[0] + 0.005
+    assert session.fetch(now[0] + 0.005).named == {KEYS[0]: [(0, 499, b"\x01")]}
+
+
 def test_a_request_for_a_flush_leaves_no_acknowledgement() -> None:
     now = [0.0]
     session = ShareSession(linger=0.005)
@@ -297,7 +312,7 @@ def test_a_request_for_a_flush_leaves_no_acknowledgement() -> None:
     session.responded(session.fetch(0.0))
     acquired = records_of(session, now)
     accept(acquired, 0, 500)
-    assert session.acknowledge(0.0, leaves=True) is None
+    assert session.acknowledge(0.0, keeps_unfinished=True) is None
     request = session.acknowledge(0.0)
     assert request is not None
     assert request.named == {KEYS[0]: [(0, 499, b"\x01")]}
@@ -311,7 +326,7 @@ def test_a_partition_that_is_not_fetched_any_more_leaves_no_acknowledgement() ->
     accept(records_of(session, now), 0, 500)
     session.want(())
     assert session.must_acknowledge(0.0)
-    assert session.acknowledge(0.0, leaves=True) is not None
+    assert session.acknowledge(0.0, keeps_unfinished=True) is not None
 
 
 @pytest.mark.parametrize("state", ["settled", "failed", "lost"])

@@ -127,9 +127,9 @@ class QuickSending:
 
     The compiled ones append a common record themselves, without the frame of a Python function, and
     ``enqueue`` without a coroutine. They call ``complete_enqueue`` and ``complete_send``, which
-    have the same arguments and define the behaviour, for every other record and in every other
-    case: the turn is over, the task is cancelled, :meth:`close` was called, or
-    ``gate.takes_records`` is false. This implementation in Python always uses the complete ways.
+    have the same arguments and define the behaviour, for every other record, after :meth:`close`,
+    and while ``gate.takes_records`` is false. So does ``enqueue`` when the turn is over or the task
+    is cancelled. This implementation in Python always uses the complete ways.
     """
 
     __slots__ = ("enqueue", "send_nowait")

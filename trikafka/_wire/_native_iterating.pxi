@@ -42,6 +42,7 @@ cdef extern from *:
 
 
 cdef str REUSED = "cannot reuse already awaited coroutine"
+cdef str AWAITED = "coroutine is being awaited already"
 
 
 @cython.final
@@ -224,11 +225,14 @@ cdef class _Next:
         if self.given is not None and self.source is not None:
             self.source.complete_way(self.step, self.given)
 
+    # As of a coroutine: while a task waits in it, another one must not resume it.
     def __await__(self):
+        if self.source is None:
+            raise RuntimeError(REUSED if getattr(self.way, "cr_await", None) is None else AWAITED)
         return self
 
     def __iter__(self):
-        return self
+        return self.__await__()
 
     def __next__(self):
         return self.send(None)

@@ -4,6 +4,7 @@
 # The default of ``headers``. The fast path compares by identity, and leaves all other values to
 # ``carefully``: a NumPy array, for example, has no truth value.
 cdef tuple NO_HEADERS = ()
+cdef object MISSING = object()  # an argument that was not given
 
 
 @cython.no_gc
@@ -200,8 +201,12 @@ cdef class QuickSending(_Source):
         return self.appender.append_common(topic, value, key, headers, timestamp, partition)
 
     def send_nowait(
-        self, topic, value, *, key=None, headers=NO_HEADERS, timestamp=None, partition=None
+        self, topic=MISSING, value=MISSING, *, key=None, headers=NO_HEADERS, timestamp=None,
+        partition=None,
     ):
+        """Accept a record without waiting; see ``Producer.send_nowait``."""
+        if value is MISSING:
+            return self.complete_send(*(() if topic is MISSING else (topic,)))  # raises
         made = self.append_common(topic, value, key, headers, timestamp, partition)
         if made is None:
             return self.complete_send(
@@ -210,8 +215,12 @@ cdef class QuickSending(_Source):
         return made
 
     def enqueue(
-        self, topic, value, *, key=None, headers=NO_HEADERS, timestamp=None, partition=None
+        self, topic=MISSING, value=MISSING, *, key=None, headers=NO_HEADERS, timestamp=None,
+        partition=None,
     ):
+        """Accept a record into the buffer and return its ack; see ``Producer.enqueue``."""
+        if value is MISSING:
+            return self.complete_enqueue(*(() if topic is MISSING else (topic,)))  # raises
         return awaitable_of(self, 0, (topic, value, key, headers, timestamp, partition))
 
     # The record is appended last: `goes_on` calls Python, where a signal's handler may close the

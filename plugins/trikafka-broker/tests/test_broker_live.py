@@ -100,10 +100,9 @@ def own(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 
 @pytest.mark.trio
 async def test_restart_after_a_kill_keeps_port_and_data(own: KafkaCluster) -> None:
-    synchronous = own
-    broker = Broker(synchronous.brokers[0])
-    create_topic(synchronous, "kept")
-    produce(synchronous, "kept", "one", "two")
+    broker = Broker(own.brokers[0])
+    create_topic(own, "kept")
+    produce(own, "kept", "one", "two")
     port, pid = broker.port, broker.pid
     await broker.kill()
     assert not broker.alive
@@ -111,7 +110,7 @@ async def test_restart_after_a_kill_keeps_port_and_data(own: KafkaCluster) -> No
     await broker.start()
     assert broker.port == port
     assert broker.pid != pid
-    assert consume(synchronous, "kept", 2) == "one\ntwo\n"
+    assert consume(own, "kept", 2) == "one\ntwo\n"
 
 
 @pytest.mark.trio

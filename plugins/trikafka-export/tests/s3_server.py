@@ -9,7 +9,7 @@ because moto's conditional writes are not atomic. The name of a bucket selects i
 * ``contended-...`` answers the first attempt to write a new object with 409, and does not write it.
 * ``unskilled-...`` answers conditional writes with 501.
 * ``broken-...`` cuts the first response to each request in its middle. It resets the connection of
-  a conditional write, and does not carry it out.
+  a conditional write, of which it carries out only those of an object that is there.
 * ``embattled-...`` answers each write of a lock with 409, as during another write of it.
 
 After ``POST /-/budget?bucket=B&requests=N`` the bucket refuses all but the next N requests, as if
@@ -199,6 +199,10 @@ class _Doorman:
         if kind == "broken" and request not in self._answered and "HTTP_X_READER" not in environ:
             self._answered.add(request)
             if conditions:
+                if "HTTP_IF_MATCH" in environ:
+                    list(
+                        self._application(environ, lambda status, headers, *rest: lambda data: None)
+                    )
                 _reset(environ["werkzeug.socket"])
                 return _refused(start, "500 Internal Server Error", "InternalError")
             return self._cut(environ, start)

@@ -37,6 +37,8 @@ MARK = "trikafka"
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 #: The waits (seconds) before a new object is written again that met another write.
 _DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8)
+#: A conditional write whose response was lost after more seconds than this is not sent again.
+_SHORT = 5.0
 #: The number of objects in one response to a listing.
 _PAGE = 1_000
 #: The errors of stores that know the headers of conditional writes but do not implement them.
@@ -107,16 +109,13 @@ class StoreObjects(Objects):
 
     def _conditional(self, name: str, body: bytes, mode: Any) -> Any:
         delays = list(_DELAYS)
+        after_loss = iter(DELAYS)
         while True:
+            began = time.monotonic()
             try:
                 with _explained(self.title, name):
-                    # If the write was carried out, its repetition is refused, and `_own` finds it.
                     return _version(
-                        uncut(
-                            lambda: obstore.put(
-                                self._store, name, body, mode=mode, use_multipart=False
-                            )
-                        )
+                        obstore.put(self._store, name, body, mode=mode, use_multipart=False)
                     )
             except (AlreadyExistsError, PreconditionError):
                 there, version = self._own(name, body)
@@ -130,11 +129,18 @@ class StoreObjects(Objects):
                         "write of this object, which does not end"
                     ) from None
                 time.sleep(delays.pop(0))
-            except ObjectStoreError:
+            except ObjectStoreError as error:
                 _, version = self._own(name, body)
                 if version is not None:
                     return version
-                raise
+                # obstore does not send this write again. If it is carried out yet, the repetition
+                # is refused, and is found to be our own.
+                is_short = time.monotonic() - began < _SHORT
+                cause = error.__context__ or error  # a text with a signature is no cause
+                delay = next(after_loss, None) if is_short and is_cut(cause) else None
+                if delay is None:
+                    raise
+                time.sleep(delay)
 
     def _own(self, name: str, body: bytes) -> tuple[bool, Any]:
         """Return whether an object exists, and its version if it has this body.

@@ -119,6 +119,11 @@ def test_unsupported_write_options_are_refused(name: str) -> None:
         producer_settings(SERVERS | {name: "x"})
 
 
+def test_partitioner_of_librdkafka_is_kept() -> None:
+    given = SERVERS | {"partitioner": "consistent_random"}
+    assert producer_settings(given)["partitioner"] == "consistent_random"
+
+
 def test_wrong_names_and_values_are_refused() -> None:
     """Wrong names and values of options are refused before any connection is opened."""
     with pytest.raises(ConfigurationError, match=r"did you mean 'kafka\.isolation\.level'"):

@@ -254,7 +254,7 @@ def _settings(
     unused = list[str]()
     for name, value in kafka.items():
         # An option may also have the name of a setting: group_id is as meaningless as group.id.
-        java = _java_names().get(name, name)
+        java = _java_names().get(name, name) if "_" in name else name
         if why := refused.get(java):
             raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {why}")
         rule = rule_of(name)

@@ -151,9 +151,12 @@ class Producer(MeteredClient):
         # through their ``wait``.
         self._foreign_acks = "produce" in self._context.plugins_in
         # Common records need neither a Python frame nor a coroutine. The methods of the same names
-        # document the two functions, and do the rest.
+        # document the two functions, and do the rest. A program may have replaced a method of the
+        # class, for example to trace its calls, and then the method is used.
         self._quick: _implementation.current.QuickSending | None = None
-        if not self._foreign_acks:
+        kind = type(self)
+        own = kind.enqueue is _ENQUEUE and kind.send_nowait is _SEND_NOWAIT
+        if own and not self._foreign_acks:
             ours: Any = self._manager.accumulator
             self._quick = _implementation.current.QuickSending(
                 ours.appender,
@@ -893,6 +896,9 @@ class ProducerParts(Context[ProducerConfig]):
         check_takes(made, _PARTITIONER_TAKES, PluginError, who)
         return guarded_partitioner(made, who)
 
+
+_ENQUEUE = Producer.enqueue
+_SEND_NOWAIT = Producer.send_nowait
 
 if TYPE_CHECKING:
 

@@ -46,6 +46,8 @@ from .poll_timer import PollTimer
 from .reconciler import Reconciler
 
 _log = logging.getLogger("trikafka.membership")
+#: The most topics that an error names.
+_NAMED = 5
 
 
 class RejoinKind(Enum):
@@ -240,7 +242,9 @@ class GroupRequests:
             topics = getattr(message, "subscribed_topic_names", None)
             if response.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and topics:
                 operation = "Describe"
-                detail = f", subscribed to {', '.join(map(repr, topics))}{detail}"
+                shown = ", ".join(map(repr, topics[:_NAMED]))
+                more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
+                detail = f", subscribed to {shown}{more}{detail}"
             raise from_code(
                 response.error_code, f"{what} {self._group!r}{detail}", operation=operation
             )

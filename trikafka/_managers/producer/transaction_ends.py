@@ -33,9 +33,10 @@ from .offsets_under_way import OffsetsUnderWay
 from .transaction_coordinator import TransactionCoordinator
 from .transaction_failures import TransactionFailures
 
-#: The most seconds between two attempts while the markers of the last transaction are written, and
-#: for how many attempts.
-_MARKERS, _QUICK_ATTEMPTS = 0.02, 25
+#: The most seconds between two attempts while the markers of the last transaction are written.
+MARKERS = 0.02
+#: The number of such attempts; after them the waits are the usual ones.
+QUICK_ATTEMPTS = 25
 #: The coordinator has another producer id for the transactional id, or has forgotten it
 #: (transactional.id.expiration.ms).
 FORGOTTEN = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -351,6 +352,6 @@ async def back_off(retry: Retry, error: TrikafkaError) -> None:
     takes only a moment. It takes longer while a partition of that transaction has no leader.
     """
     delay = retry.delay()
-    if error.code == ErrorCode.CONCURRENT_TRANSACTIONS and retry.failures <= _QUICK_ATTEMPTS:
-        delay = min(delay, _MARKERS)
+    if error.code == ErrorCode.CONCURRENT_TRANSACTIONS and retry.failures <= QUICK_ATTEMPTS:
+        delay = min(delay, MARKERS)
     await trio.sleep(delay)

@@ -104,8 +104,9 @@ def over_at_broker(error: TrikafkaError) -> TransactionAbortableError:
     over, or whether the transaction has timed out. The abort asks the coordinator, which knows.
     """
     failed = TransactionAbortableError(
-        "the transaction is over at the broker; was it open for longer than "
-        f"transaction_timeout_ms? {error}"
+        "the transaction is over at the broker: either it was open for longer than "
+        "transaction_timeout_ms, or another producer has this transactional id. Its abort shows "
+        f"which: {error}"
     )
     failed.__cause__ = error
     return failed

@@ -22,6 +22,7 @@ from ..._state.producer.sequences import ProducerIdentity
 from ..._state.producer.transaction_proofs import Proof, proof_of
 from ..._state.producer.transaction_state import ProducerTransaction, TransactionState
 from ...config import ProducerConfig
+from ...error_codes import ErrorCode
 from ...errors import (
     CommitFailedError,
     IllegalStateError,
@@ -38,7 +39,14 @@ from ...interfaces import ProduceManager
 from ...types import GroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 from .offsets_under_way import OffsetsUnderWay
 from .transaction_coordinator import TransactionCoordinator
-from .transaction_ends import FORGOTTEN, PendingEndTxn, TransactionEnds, back_off
+from .transaction_ends import (
+    FORGOTTEN,
+    MARKERS,
+    QUICK_ATTEMPTS,
+    PendingEndTxn,
+    TransactionEnds,
+    back_off,
+)
 from .transaction_failures import TransactionFailures, undecided
 from .transaction_signals import ProducerTransactionSignals
 
@@ -118,11 +126,26 @@ class Transactions:
 
         async def attempt(call: RunningCall) -> None:
             await self._commit_prepared(call)
-            identity = await call.step("InitProducerId", lambda: self._coordinator.initialize(None))
+            identity = await call.step("InitProducerId", self._first_identity)
             self._transaction.initialized(identity)
             self._produce.identify(identity)
 
         await run_call("open", attempt, config=self._config, recover=self._coordinator.failed)
+
+    # The first request makes the coordinator abort the transaction of the older producer. Until the
+    # next one, the older producer is not fenced: its own abort succeeds, and it may begin another
+    # transaction. A busy one did so in each of the usual pauses, and kept this one out for half a
+    # minute (Kafka 4.4).
+    async def _first_identity(self) -> ProducerIdentity:
+        """Request the producer id, at short intervals while an older transaction is aborted."""
+        for _ in range(QUICK_ATTEMPTS):
+            try:
+                return await self._coordinator.initialize(None)
+            except TrikafkaError as error:
+                if error.code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                    raise
+            await trio.sleep(MARKERS)
+        return await self._coordinator.initialize(None)
 
     async def _commit_prepared(self, call: RunningCall) -> None:
         prepared = self._config.prepared
@@ -426,12 +449,15 @@ class Transactions:
     async def _add_partitions(self) -> None:
         """Announce partitions to the coordinator before their first record (version 1)."""
         retry = Retry(self._config)
+        number = 0
         while True:
             missing = self._transaction.missing
             if not missing or self._transaction.state is not _S.IN_TRANSACTION:
                 await self._signals.wanted.wait()
                 continue
-            number = self._transaction.number
+            if number != self._transaction.number:
+                number = self._transaction.number
+                retry.reset()  # the failures were those of another transaction
             self._transaction.adding()
             try:
                 added, error = await self._coordinator.add_partitions(

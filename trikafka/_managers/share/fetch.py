@@ -9,8 +9,9 @@ This manager decides when which request goes out:
 * Acknowledgements that have waited for ``ack_linger_ms`` go out alone, in a ShareAcknowledge.
 * So do renewals, at half the time of a lock.
 
-A request leaves acknowledgements of records that were acquired together if the program is about to
-decide the others, too.
+A request keeps acknowledgements of records that were acquired together for up to 50 ms, if the
+program is about to decide the others, too. After a crash such records are delivered again, as are
+those whose acknowledgements were waiting for a response to the request before.
 """
 
 from __future__ import annotations
@@ -459,6 +460,9 @@ class ShareFetcher:
             sent,
         )
         request = session.fetch(sent)
+        if session.kept_until < math.inf:
+            # The broker may wait no longer than the acknowledgements that the fetch does not carry.
+            wait = min(wait, max(1, int((session.kept_until - sent) * 1000)))
         if request.awaited:
             broker.sends_acknowledgements(sent)
         message = ShareFetchMessage(
@@ -533,8 +537,9 @@ class ShareFetcher:
     ) -> bool:
         session = broker.session
         sent = trio.current_time()
-        leaves = not (broker.flushes or closes)
-        if (request := session.acknowledge(sent, closes=closes, leaves=leaves)) is None:
+        keeps_unfinished = not (broker.flushes or closes)
+        request = session.acknowledge(sent, closes=closes, keeps_unfinished=keeps_unfinished)
+        if request is None:
             return True
         # Those behind a renewal go next.
         broker.flush(request.renews and session.pending_since < math.inf)

@@ -43,7 +43,7 @@ _RENEW_AFTER = 0.5
 _RENEW_AGAIN = 0.5
 #: A program that is about to decide all records that were acquired together gets a longer time for
 #: that than ``ack_linger_ms``: so many times as long, and so many seconds at most.
-_LONGER, _MOST_LINGER = 10, 0.05
+_LINGER_FACTOR, _MOST_LINGER = 10, 0.05
 #: The errors of one partition's acknowledgements after which they are sent once more, in the same
 #: session.
 _REPEATED = frozenset(
@@ -88,7 +88,7 @@ class ShareSession:
 
     def __init__(self, linger: float = 0.0) -> None:
         self._linger = linger
-        self._whole_within = min(_LONGER * linger, _MOST_LINGER)
+        self._whole_within = min(_LINGER_FACTOR * linger, _MOST_LINGER)
         self._epoch = OPENS
         #: The partitions to fetch from this broker: those assigned, but for those that rest.
         self.wanted: dict[SharePartition, None] = {}
@@ -188,13 +188,13 @@ class ShareSession:
             }
             forgotten = [key for key in self._joined if key not in self.wanted]
             request = ShareRequest(self._epoch, named, forgotten)
-            self._take_pending(request, now, self._staying(), leaves=True)
+            self._take_pending(request, now, self._staying(), keeps_unfinished=True)
             self._joined = dict(self.wanted)
         self.in_flight = request
         return request
 
     def acknowledge(
-        self, now: float, *, closes: bool = False, leaves: bool = False
+        self, now: float, *, closes: bool = False, keeps_unfinished: bool = False
     ) -> ShareRequest | None:
         """Return the contents of the next ShareAcknowledge; ``None`` if there is nothing to say.
 
@@ -203,7 +203,8 @@ class ShareSession:
         not cost the locks of other records.
 
         ``closes`` makes it the session's last request, which is never ``None`` in an open session.
-        ``leaves``: acknowledgements that are better sent later stay; see :meth:`due_at`.
+        ``keeps_unfinished``: acknowledgements that are better sent later stay; see
+        :meth:`_is_unfinished`.
         """
         assert self.in_flight is None
         if not self.is_open:
@@ -212,7 +213,7 @@ class ShareSession:
         if not closes:
             self._take_renewals(request, now)
         others = self._pending.keys() - request.named.keys()
-        self._take_pending(request, now, others, leaves=leaves)
+        self._take_pending(request, now, others, keeps_unfinished=keeps_unfinished)
         if not request.named and not closes:
             return None
         self.in_flight = request
@@ -224,18 +225,15 @@ class ShareSession:
         now: float,
         only: Collection[SharePartition],
         *,
-        leaves: bool,
+        keeps_unfinished: bool,
     ) -> None:
         """Move the pending acknowledgements of some partitions into a request."""
-        staying = self._staying() if leaves else ()
+        staying = self._staying() if keeps_unfinished else ()
         for key in [key for key in self._pending if key in only]:
             runs: list[Run] = []
             later: list[Waiting] = []
             for each in self._pending.pop(key):
-                # A broker keeps one state and one timer for what it acquired together. When only a
-                # part of that is acknowledged, it makes them for each record, which doubled its
-                # processor time. That time bounded the rate of a quick program.
-                if key in staying and each.is_whole_soon(self._whole_within, now):
+                if key in staying and self._is_unfinished(each, now):
                     later.append(each)
                     continue
                 acquired, start, stop = each.acquired, each.start, each.stop
@@ -257,14 +255,39 @@ class ShareSession:
             default=math.inf,
         )
 
+    # A broker keeps one state and one timer for what it acquired together. When only a part of that
+    # is acknowledged, it makes them for each record, which doubled its processor time. That time
+    # bounded the rate of a quick program.
+    def _is_unfinished(self, waiting: Waiting, now: float) -> bool:
+        """Return whether an acknowledgement is better sent later, with the others of its batch.
+
+        Not near the end of its lock: it could come too late.
+        """
+        return waiting.lock_ends - 2 * self._whole_within > now and waiting.is_whole_soon(
+            self._whole_within, now
+        )
+
+    @property
+    def kept_until(self) -> float:
+        """The time at which the next request has to carry what the last one has kept.
+
+        Infinity if it has kept nothing.
+        """
+        return self._pending_since + self._whole_within
+
     def due_at(self, now: float) -> float:
-        """Return when an acknowledgement has to be sent without a fetch; infinity if none does."""
+        """Return when to look for acknowledgements to send without a fetch; infinity: there are none.
+
+        If the time is not after ``now``, some have to be sent. Whether a batch is finished soon is
+        judged again after each ``ack_linger_ms``.
+        """
         due = self._pending_since + self._linger
         if due > now:
             return due
-        longer = max(self._linger, self._whole_within)
         return min(
-            each.since + (longer if each.is_whole_soon(self._whole_within, now) else self._linger)
+            min(each.since + self._whole_within, now + self._linger)
+            if self._is_unfinished(each, now)
+            else each.since + self._linger
             for entries in self._pending.values()
             for each in entries
         )
