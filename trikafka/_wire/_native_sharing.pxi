@@ -213,7 +213,7 @@ cdef class BlockScopes:
             and status._parent is not None
             and not status._children
             and len(<set?>status._tasks) == 1
-            # A cancellation from outside, ended by a shield, leaves its reason. Trio 0.27 has none.
+            # A cancellation from outside, ended by a shield, leaves its reason. Older Trios have none.
             and getattr(scope, "_cancel_reason", None) is None
         )
 
