@@ -429,6 +429,29 @@ async def test_batches_end_behind_control_records(autojump_clock: Clock) -> None
         assert await consumer.position(T0) == 5
 
 
+async def test_anext_with_a_default_waits(autojump_clock: Clock) -> None:
+    """With a default, Python calls ``__await__`` again each time that it resumes the wait."""
+    async with (
+        cluster_of() as cluster,
+        consumer_of(cluster) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        consumer.assign([T0])
+
+        async def write() -> None:
+            await trio.sleep(5)
+            cluster.append("t", 0, [b"late"])
+
+        nursery.start_soon(write)
+        iteration = aiter(consumer)
+        record = await anext(iteration, None)
+        assert record is not None
+        assert record.value == b"late"
+        with trio.move_on_after(1) as scope:
+            await anext(iteration, None)
+        assert scope.cancelled_caught
+
+
 async def test_bounded_iteration_ends_before_more(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=4) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0, T1])

@@ -170,6 +170,8 @@ async def test_missing_argument_is_named() -> None:
         for call in (producer.enqueue, producer.send_nowait):
             with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'value'"):
                 call("t")  # type: ignore[call-arg]
+            with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'topic'"):
+                call(value=b"x")  # type: ignore[call-arg]
             with pytest.raises(TypeError, match=r"missing 2 .*: 'topic' and 'value'"):
                 call()  # type: ignore[call-arg]
 

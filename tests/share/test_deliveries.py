@@ -346,3 +346,21 @@ async def test_offsets_without_records_are_gaps(autojump_clock: Clock) -> None:
                 for batch in part.acknowledgement_batches
             ]
             assert types == [[0]]
+
+
+async def test_anext_with_a_default_waits(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(1) as cluster,
+        queue_of(cluster) as queue,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def write() -> None:
+            await trio.sleep(5)
+            cluster.append("t", 0, [b"late"])
+
+        nursery.start_soon(write)
+        delivery = await anext(aiter(queue), None)
+        assert delivery is not None
+        assert delivery.record.value == b"late"
+        delivery.accept()

@@ -225,14 +225,15 @@ cdef class _Next:
         if self.given is not None and self.source is not None:
             self.source.complete_way(self.step, self.given)
 
-    # As of a coroutine: while a task waits in it, another one must not resume it.
+    # As of a coroutine: while a task waits in it, another one must not resume it. The results of
+    # iterators are made by `anext`, which calls this method again each time that it resumes one.
     def __await__(self):
-        if self.source is None:
+        if self.source is None and self.given is not None:
             raise RuntimeError(REUSED if getattr(self.way, "cr_await", None) is None else AWAITED)
         return self
 
     def __iter__(self):
-        return self.__await__()
+        return self
 
     def __next__(self):
         return self.send(None)

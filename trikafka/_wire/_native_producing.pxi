@@ -7,6 +7,14 @@ cdef tuple NO_HEADERS = ()
 cdef object MISSING = object()  # an argument that was not given
 
 
+cdef dict given_of(topic, value):
+    """Return those of the arguments that were given."""
+    given = {"topic": topic, "value": value}
+    return {name: each for name, each in given.items() if each is not MISSING}
+
+
+
+
 @cython.no_gc
 cdef class DeliveryHandle:
     """The place of an accepted record: a batch, the index in the batch, and the timestamp.
@@ -205,8 +213,8 @@ cdef class QuickSending(_Source):
         partition=None,
     ):
         """Accept a record without waiting; see ``Producer.send_nowait``."""
-        if value is MISSING:
-            return self.complete_send(*(() if topic is MISSING else (topic,)))  # raises
+        if topic is MISSING or value is MISSING:
+            return self.complete_send(**given_of(topic, value))  # raises
         made = self.append_common(topic, value, key, headers, timestamp, partition)
         if made is None:
             return self.complete_send(
@@ -219,8 +227,8 @@ cdef class QuickSending(_Source):
         partition=None,
     ):
         """Accept a record into the buffer and return its ack; see ``Producer.enqueue``."""
-        if value is MISSING:
-            return self.complete_enqueue(*(() if topic is MISSING else (topic,)))  # raises
+        if topic is MISSING or value is MISSING:
+            return self.complete_enqueue(**given_of(topic, value))  # raises
         return awaitable_of(self, 0, (topic, value, key, headers, timestamp, partition))
 
     # The record is appended last: `goes_on` calls Python, where a signal's handler may close the

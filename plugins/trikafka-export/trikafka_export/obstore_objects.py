@@ -130,12 +130,12 @@ class StoreObjects(Objects):
                     ) from None
                 time.sleep(delays.pop(0))
             except ObjectStoreError as error:
+                is_short = time.monotonic() - began < _SHORT
                 _, version = self._own(name, body)
                 if version is not None:
                     return version
                 # obstore does not send this write again. If it is carried out yet, the repetition
                 # is refused, and is found to be our own.
-                is_short = time.monotonic() - began < _SHORT
                 cause = error.__context__ or error  # a text with a signature is no cause
                 delay = next(after_loss, None) if is_short and is_cut(cause) else None
                 if delay is None:

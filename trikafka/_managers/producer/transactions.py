@@ -123,29 +123,38 @@ class Transactions:
         coordinator's refusal, or :exc:`KafkaTimeoutError` past ``default_api_timeout_ms``.
         """
         self._transaction.initializing()
+        quick = QUICK_ATTEMPTS
 
+        # The first request makes the coordinator abort the transaction of the older producer. That
+        # producer is fenced only by a later request: its own abort succeeds, and it may begin
+        # another transaction. A busy one did so between each two requests that had the usual wait
+        # between them, and the new one opened after half a minute (Kafka 4.4).
         async def attempt(call: RunningCall) -> None:
+            nonlocal quick
             await self._commit_prepared(call)
-            identity = await call.step("InitProducerId", self._first_identity)
+            while True:
+                try:
+                    identity = await call.step(
+                        "InitProducerId", lambda: self._coordinator.initialize(None)
+                    )
+                    break
+                except TrikafkaError as error:
+                    over = call.left <= MARKERS or call.attempts > self._config.call_retries
+                    if (
+                        over
+                        or not quick
+                        or error.code != ErrorCode.CONCURRENT_TRANSACTIONS
+                        or call.out_of_patience(error)
+                    ):
+                        raise
+                    call.last_error = error
+                quick -= 1
+                call.attempts += 1
+                await trio.sleep(MARKERS)
             self._transaction.initialized(identity)
             self._produce.identify(identity)
 
         await run_call("open", attempt, config=self._config, recover=self._coordinator.failed)
-
-    # The first request makes the coordinator abort the transaction of the older producer. Until the
-    # next one, the older producer is not fenced: its own abort succeeds, and it may begin another
-    # transaction. A busy one did so in each of the usual pauses, and kept this one out for half a
-    # minute (Kafka 4.4).
-    async def _first_identity(self) -> ProducerIdentity:
-        """Request the producer id, at short intervals while an older transaction is aborted."""
-        for _ in range(QUICK_ATTEMPTS):
-            try:
-                return await self._coordinator.initialize(None)
-            except TrikafkaError as error:
-                if error.code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                    raise
-            await trio.sleep(MARKERS)
-        return await self._coordinator.initialize(None)
 
     async def _commit_prepared(self, call: RunningCall) -> None:
         prepared = self._config.prepared

@@ -269,9 +269,9 @@ class ShareSession:
 
     @property
     def kept_until(self) -> float:
-        """The time at which the next request has to carry what the last one has kept.
+        """The time by which the acknowledgements that wait have to be sent; infinity: none waits.
 
-        Infinity if it has kept nothing.
+        Directly after :meth:`fetch` that is what the fetch has kept.
         """
         return self._pending_since + self._whole_within
 
