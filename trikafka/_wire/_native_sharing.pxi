@@ -213,7 +213,7 @@ cdef class BlockScopes:
             and status._parent is not None
             and not status._children
             and len(<set?>status._tasks) == 1
-            # A cancellation from outside, ended by a shield, leaves its reason. Older Trios have none.
+            # A cancellation from outside, ended by a shield, leaves its reason (from Trio 0.31 on).
             and getattr(scope, "_cancel_reason", None) is None
         )
 
