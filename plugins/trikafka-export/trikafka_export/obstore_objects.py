@@ -134,9 +134,10 @@ class StoreObjects(Objects):
                 _, version = self._own(name, body)
                 if version is not None:
                     return version
-                # obstore does not send this write again. If it is carried out yet, the repetition
-                # is refused, and is found to be our own.
-                cause = error.__context__ or error  # a text with a signature is no cause
+                # obstore does not send this write again. If the store still carries it out, the
+                # repetition is refused, and `_own` finds the first one. The cause of an error that
+                # hides a signature is only in its context.
+                cause = error.__context__ or error
                 delay = next(after_loss, None) if is_short and is_cut(cause) else None
                 if delay is None:
                     raise
