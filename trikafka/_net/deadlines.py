@@ -209,6 +209,18 @@ class RunningCall:
             self._same_since = trio.current_time()
         return trio.current_time() - self._same_since >= error.patience
 
+    def repeats(self, error: TrikafkaError) -> bool:
+        """Record the error of a request, and begin another attempt within this one.
+
+        For work that repeats a request sooner than the usual wait would. Returns whether it may:
+        false if errors of this kind have come for their whole ``patience``.
+        """
+        if self.out_of_patience(error):
+            return False
+        self.last_error = error
+        self.attempts += 1
+        return True
+
     def expired(self, inside: reasons.Blame | None = None) -> KafkaTimeoutError:
         """Return the error for a passed limit, with its cause.
 

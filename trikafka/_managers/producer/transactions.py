@@ -144,12 +144,10 @@ class Transactions:
                         over
                         or not quick
                         or error.code != ErrorCode.CONCURRENT_TRANSACTIONS
-                        or call.out_of_patience(error)
+                        or not call.repeats(error)
                     ):
                         raise
-                    call.last_error = error
                 quick -= 1
-                call.attempts += 1
                 await trio.sleep(MARKERS)
             self._transaction.initialized(identity)
             self._produce.identify(identity)
