@@ -193,7 +193,7 @@ async def test_damaged_group_response_is_retried(
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
 async def test_member_joins_despite_any_damaged_byte(autojump_clock: Clock, api: Any) -> None:
-    """Each byte of the first fields, and every third of what follows: most are letters of a name."""
+    """Each byte of the first fields, and every third of the rest: most are letters of a name."""
     size = 0
     for place in (*range(12, 40), *range(40, 400, 3)):  # behind the throttle time
         async with cluster_of(records=1) as cluster:

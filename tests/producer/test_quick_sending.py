@@ -1,4 +1,4 @@
-"""The quick ways of a common record: the same outcome as the complete ways, without their frames."""
+"""The quick ways of a common record: the outcome of the complete ways, without their frames."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_records_of_both_ways_are_written_in_order() -> None:
         assert values(cluster) == wanted
 
 
-async def test_cancelled_task_enqueues_nothing_within_a_turn() -> None:
+async def test_cancelled_task_enqueues_nothing() -> None:
     async with ready() as (cluster, producer):
         await producer.enqueue("t", b"before", partition=0)
         begun = producer.enqueue("t", b"never", partition=0)
@@ -83,7 +83,7 @@ async def test_cancelled_task_enqueues_nothing_within_a_turn() -> None:
         assert values(cluster) == [b"before"]
 
 
-async def test_call_without_await_warns_and_enqueues_nothing() -> None:
+async def test_call_without_await_warns() -> None:
     async with ready() as (cluster, producer):
         with pytest.warns(RuntimeWarning, match="'Producer.enqueue' was never awaited"):
             producer.enqueue("t", b"never", partition=0)  # type: ignore[unused-coroutine]
@@ -128,7 +128,7 @@ async def test_kept_functions_refuse_after_the_close() -> None:
         assert values(cluster) == [b"x"]
 
 
-async def test_transactional_producer_refuses_outside_of_its_transactions() -> None:
+async def test_quick_call_needs_an_open_transaction() -> None:
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         opened(cluster, transactional_id="x") as producer,

@@ -372,7 +372,7 @@ async def test_opening_leaves_an_older_producer_no_time(autojump_clock: Clock) -
     assert [after - before for before, after in pairwise(times)] == pytest.approx([0.02] * 5)
 
 
-async def test_failures_of_an_ended_transaction_do_not_count(autojump_clock: Clock) -> None:
+async def test_failures_of_an_ended_one_do_not_count(autojump_clock: Clock) -> None:
     """The next transaction waits for the end of the longest wait, and not for another one."""
     async with transacting(1) as (cluster, producer):
         api = "AddPartitionsToTxn"

@@ -230,6 +230,14 @@ def test_epochs_wrap_to_one() -> None:
     assert session.fetch(0.0).epoch == 1
 
 
+def opened(linger: float = 0.005) -> ShareSession:
+    """Return the session of one partition, after its first fetch."""
+    session = ShareSession(linger)
+    session.want(KEYS[:1])
+    session.responded(session.fetch(0.0))
+    return session
+
+
 def records_of(session: ShareSession, now: list[float]) -> AcquiredRecords:
     """Return 1,000 records that the program has, whose acknowledgements are queued at ``now``."""
     acquired = AcquiredRecords(
@@ -253,11 +261,9 @@ def accept(acquired: AcquiredRecords, start: int, stop: int) -> None:
 
 
 # A part of what the broker acquired together costs it a state and a timer for each record of it.
-def test_a_quick_program_acknowledges_what_was_acquired_together_in_one_request() -> None:
+def test_a_quick_program_acknowledges_whole_batches() -> None:
     now = [0.0]
-    session = ShareSession(linger=0.005)
-    session.want(KEYS[:1])
-    session.responded(session.fetch(0.0))
+    session = opened()
     acquired = records_of(session, now)
     accept(acquired, 0, 500)
     now[0] = 0.007
@@ -282,22 +288,16 @@ def test_a_quick_program_acknowledges_what_was_acquired_together_in_one_request(
         pytest.param(0.001, 500, 0.006, id="short linger"),
     ],
 )
-def test_the_acknowledgements_of_a_slow_program_go_with_the_next_request(
-    linger: float, decided: int, now: float
-) -> None:
-    session = ShareSession(linger)
-    session.want(KEYS[:1])
-    session.responded(session.fetch(0.0))
+def test_acks_of_a_slow_program_go_at_once(linger: float, decided: int, now: float) -> None:
+    session = opened(linger)
     accept(records_of(session, [0.0]), 0, decided)
     assert session.due_at(now) == linger
     assert session.fetch(now).named == {KEYS[0]: [(0, decided - 1, b"\x01")]}
 
 
-def test_no_acknowledgement_stays_near_the_end_of_its_lock() -> None:
+def test_no_ack_stays_near_the_end_of_its_lock() -> None:
     now = [0.0]
-    session = ShareSession(linger=0.005)
-    session.want(KEYS[:1])
-    session.responded(session.fetch(0.0))
+    session = opened()
     acquired = records_of(session, now)
     now[0] = LOCK - 0.04
     accept(acquired, 0, 500)
@@ -305,11 +305,9 @@ def test_no_acknowledgement_stays_near_the_end_of_its_lock() -> None:
     assert session.fetch(now[0] + 0.005).named == {KEYS[0]: [(0, 499, b"\x01")]}
 
 
-def test_a_request_for_a_flush_leaves_no_acknowledgement() -> None:
+def test_a_flush_keeps_no_ack() -> None:
     now = [0.0]
-    session = ShareSession(linger=0.005)
-    session.want(KEYS[:1])
-    session.responded(session.fetch(0.0))
+    session = opened()
     acquired = records_of(session, now)
     accept(acquired, 0, 500)
     assert session.acknowledge(0.0, keeps_unfinished=True) is None
@@ -318,11 +316,9 @@ def test_a_request_for_a_flush_leaves_no_acknowledgement() -> None:
     assert request.named == {KEYS[0]: [(0, 499, b"\x01")]}
 
 
-def test_a_partition_that_is_not_fetched_any_more_leaves_no_acknowledgement() -> None:
+def test_an_unfetched_partition_keeps_no_ack() -> None:
     now = [0.0]
-    session = ShareSession(linger=0.005)
-    session.want(KEYS[:1])
-    session.responded(session.fetch(0.0))
+    session = opened()
     accept(records_of(session, now), 0, 500)
     session.want(())
     assert session.must_acknowledge(0.0)

@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 #: The waits (seconds) before a request is sent again.
 DELAYS = (0.1, 0.4, 1.6)
-#: The signs of a cut response, and of a request without a response, in the errors of both libraries.
+#: The signs of a cut response, and of a request without one, in the errors of both libraries.
 _UNSENT = "error sending request"
 _SIGN = re.compile(f"request or response body error|{_UNSENT}")
 _REPEATED = re.compile(r"after \d+ retries")
@@ -52,7 +52,7 @@ def wait_after(
 
 
 def is_cut(error: BaseException) -> bool:
-    """Return whether a response was cut, or the connection of a request that was sent once was lost.
+    """Return whether a response was cut, or a request that was sent once lost its connection.
 
     The libraries repeat other requests than conditional writes by themselves, and say how often.
     """

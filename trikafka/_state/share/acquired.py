@@ -176,9 +176,9 @@ class Waiting(_OpenEntry):
         self.lock_ends = acquired.lock_ends
 
     def is_whole_soon(self, seconds: float, now: float) -> bool:
-        """Return whether the other held records will be decided within ``seconds`` of the first one.
+        """Return whether the other held records will be decided within ``seconds``.
 
-        That is judged by the rate so far.
+        The seconds begin with the first acknowledgement. The rate so far decides.
         """
         held = self.acquired.held
         decided = self.stop - self.start - 1  # since the first

@@ -276,7 +276,7 @@ class ShareSession:
         return self._pending_since + self._whole_within
 
     def due_at(self, now: float) -> float:
-        """Return when to look for acknowledgements to send without a fetch; infinity: there are none.
+        """Return when to look for acknowledgements to send without a fetch; infinity without any.
 
         If the time is not after ``now``, some have to be sent. Whether a batch is finished soon is
         judged again after each ``ack_linger_ms``.
