@@ -27,7 +27,7 @@ from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable, res
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 NO_GROUP, NO_TOPIC, NON_EMPTY, NOT_COORDINATOR, NO_MEMBER = 69, 3, 68, 16, 25
-GROUP_REFUSED = 30
+GROUP_REFUSED, UNSUPPORTED_VERSION = 30, 35
 
 
 @asynccontextmanager
@@ -465,6 +465,31 @@ async def test_release_is_named_that_can(autojump_clock: trio.testing.MockClock,
         async with opened(cluster) as admin:
             with pytest.raises(UnsupportedVersionError, match=r"needs Kafka 4\.2 or newer"):
                 await call(admin)
+
+
+@pytest.mark.parametrize(
+    ("call", "feature"),
+    [
+        (lambda admin: admin.describe_groups(["g"]), "group"),
+        (lambda admin: admin.describe_share_groups(["g"]), "share"),
+        (lambda admin: admin.list_share_group_offsets(["g"]), "share"),
+        (lambda admin: admin.alter_share_group_offsets("g", {T0: 1}), "share"),
+        (lambda admin: admin.delete_share_group_offsets("g", ["t"]), "share"),
+        (lambda admin: admin.describe_streams_groups(["g"]), "streams"),
+    ],
+)
+async def test_feature_that_is_off_is_named(
+    autojump_clock: trio.testing.MockClock, call: Any, feature: str
+) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        member(cluster, group_protocol="consumer"),
+        opened(cluster) as admin,
+    ):
+        for api in (69, 77, 89, 90, 91, 92):
+            cluster.fail(api, UNSUPPORTED_VERSION, None)
+        with pytest.raises(UnsupportedVersionError, match=rf"feature {feature}\.version$"):
+            await call(admin)
 
 
 @pytest.mark.parametrize(

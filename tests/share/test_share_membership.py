@@ -115,6 +115,16 @@ async def test_old_brokers_are_named(autojump_clock: Clock) -> None:
                 await queue.receive()
 
 
+@pytest.mark.parametrize("request_name", ["ShareGroupHeartbeat", "ShareFetch"])
+async def test_a_feature_that_is_off_is_named(autojump_clock: Clock, request_name: str) -> None:
+    """An upgrade of the brokers leaves the features of the cluster as they are."""
+    async with cluster_of(records=1) as cluster:
+        cluster.fail(request_name, trikafka.ErrorCode.UNSUPPORTED_VERSION, None)
+        async with queue_of(cluster) as queue:
+            with pytest.raises(UnsupportedVersionError, match=r"the feature share\.version$"):
+                await queue.receive()
+
+
 async def test_a_silent_program_leaves_until_it_returns(autojump_clock: Clock) -> None:
     async with cluster_of(records=1) as cluster:
         async with queue_of(cluster, max_poll_interval_ms=20_000) as queue:

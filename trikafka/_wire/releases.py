@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from kafka.protocol.api_key import ApiKey
 
+from ..errors import ErrorCode, TrikafkaError, UnsupportedVersionError
+
 _CONSUMER_GROUP_HEARTBEAT, _CONSUMER_GROUP_DESCRIBE = 68, 69
 _GET_TELEMETRY_SUBSCRIPTIONS, _PUSH_TELEMETRY = 71, 72
 _ADD_RAFT_VOTER = 80
@@ -73,3 +75,33 @@ def needed(api_key: int, version: int) -> str:
         if key == api_key and since <= version
     ]
     return f"; it needs Kafka {max(known)[1]} or newer" if known else ""
+
+
+#: The protocols of groups that a feature of the cluster turns on: name, release, feature.
+_GROUP_PROTOCOLS = {
+    "consumer": ("the consumer group protocol (KIP-848)", "4.0", "group.version"),
+    "share": ("the share group protocol (KIP-932)", "4.2", "share.version"),
+    "streams": ("the streams group protocol (KIP-1071)", "4.2", "streams.version"),
+}
+
+
+def explained_refusal(error: TrikafkaError, kind: str, instead: str = "") -> TrikafkaError:
+    """Return an error that explains UNSUPPORTED_VERSION about a group of this kind.
+
+    A broker offers a request whose feature is off, and refuses it. An upgrade of the brokers leaves
+    the features as they are. Any other error is returned as it is.
+
+    Args:
+        error: The error of a request.
+        kind: The kind of the group: ``consumer``, ``share`` or ``streams``.
+        instead: What to do without the protocol, for the end of the text.
+    """
+    if error.code != ErrorCode.UNSUPPORTED_VERSION:
+        return error
+    what, release, feature = _GROUP_PROTOCOLS[kind]
+    explained = UnsupportedVersionError(
+        f"the brokers do not have {what}: it needs Kafka {release} or newer and there the feature "
+        f"{feature}{instead}"
+    )
+    explained.__cause__ = error
+    return explained

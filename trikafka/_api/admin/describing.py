@@ -10,6 +10,7 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 
 from ..._net.deadlines import RunningCall
 from ..._wire.extra_messages import ConsumerGroupDescribeRequest, ShareGroupDescribeRequest
+from ..._wire.releases import explained_refusal
 from ...errors import ErrorCode, TrikafkaError, from_code
 from ...errors.groups import decisive, with_others
 from ...interfaces import CoordinatorKind
@@ -142,7 +143,7 @@ def _read_modern(
         elif group.error_code == _NO_GROUP:  # deleted meanwhile, or of another kind by now
             parts.done(group.group_id, listings[group.group_id])
         else:
-            parts.failed(group.group_id, _error(group))
+            parts.failed(group.group_id, explained_refusal(_error(group), kind))
 
 
 def _error(group: Any) -> TrikafkaError:

@@ -19,6 +19,7 @@ from ..._wire.extra_messages import (
     DescribeShareGroupOffsetsRequest,
     ShareGroupDescribeRequest,
 )
+from ..._wire.releases import explained_refusal
 from ...errors import (
     ConfigurationError,
     ErrorCode,
@@ -98,6 +99,7 @@ async def describe(
     parts: Parts[str, T],
     *,
     operations: bool,
+    kind: str,
     request: Any,
     read_group: Callable[[Any], T],
 ) -> None:
@@ -109,7 +111,7 @@ async def describe(
     def read(response: Any, groups: list[str]) -> None:
         for group in response.groups:
             if group.error_code:
-                parts.failed(group.group_id, group_error(group, "Describe"))
+                parts.failed(group.group_id, _group_error(group, "Describe", kind))
             else:
                 parts.done(group.group_id, read_group(group))
         parts.check(groups, request.__name__.removesuffix("Request"))
@@ -121,7 +123,10 @@ async def describe(
 
 #: Describe share groups.
 describe_share = partial(
-    describe, request=ShareGroupDescribeRequest, read_group=partial(read_modern_group, kind="share")
+    describe,
+    kind="share",
+    request=ShareGroupDescribeRequest,
+    read_group=partial(read_modern_group, kind="share"),
 )
 
 
@@ -145,7 +150,7 @@ async def offsets(
     def read(response: Any, groups: list[str]) -> None:
         for group in response.groups:
             if group.error_code:
-                parts.failed(group.group_id, group_error(group, "Describe"))
+                parts.failed(group.group_id, _group_error(group, "Describe"))
                 continue
             found, failed = _offsets(group)
             if failed:
@@ -266,10 +271,11 @@ def _check_group(group: str, response: Any, operation: str) -> None:
         )
     if response.error_code:
         what = named("group", group, response.error_message)
-        raise from_code(response.error_code, what, operation=operation)
+        error = from_code(response.error_code, what, operation=operation)
+        raise explained_refusal(error, "share")
 
 
-def group_error(group: Any, operation: str) -> TrikafkaError:
+def _group_error(group: Any, operation: str, kind: str = "share") -> TrikafkaError:
     """Return the error of a group in a response."""
     what = named("group", group.group_id, group.error_message)
-    return from_code(group.error_code, what, operation=operation)
+    return explained_refusal(from_code(group.error_code, what, operation=operation), kind)

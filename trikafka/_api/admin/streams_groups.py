@@ -120,7 +120,9 @@ def _described(group: Any) -> StreamsGroupDescription:
 
 
 #: Describe streams groups.
-describe_streams = partial(describe, request=StreamsGroupDescribeRequest, read_group=_described)
+describe_streams = partial(
+    describe, kind="streams", request=StreamsGroupDescribeRequest, read_group=_described
+)
 
 
 def _subtopology(part: Any) -> StreamsSubtopology:

@@ -12,6 +12,7 @@ from functools import partial
 
 from ..._net.gather import with_background
 from ..._state.consumer.subscription import Mode
+from ..._wire.releases import explained_refusal
 from ...error_codes import ErrorCode
 from ...errors import (
     GroupIdNotFoundError,
@@ -82,7 +83,9 @@ class ConsumerMembership(MembershipBase):
     async def _enter_fatal(self, error: TrikafkaError) -> None:
         if self._gives_way and not self._member.identity.joined and self._is_refusal(error):
             raise WrongGroupType(error)
-        await super()._enter_fatal(_explained(error))
+        await super()._enter_fatal(
+            explained_refusal(error, "consumer", "; group_protocol='classic' needs neither")
+        )
 
     def _is_refusal(self, error: TrikafkaError) -> bool:
         """Return whether the coordinator refuses the protocol, for this group or altogether.
@@ -112,19 +115,3 @@ class ConsumerMembership(MembershipBase):
         super().reset()
         if self._heartbeats.in_group:
             self._heartbeats.outside()  # keeps its id, so that the next run leaves
-
-
-def _explained(error: TrikafkaError) -> TrikafkaError:
-    """Return an error that explains UNSUPPORTED_VERSION in this protocol.
-
-    Brokers that know the protocol and refuse it are Kafka 3.7 to 3.9, and clusters whose features
-    were not upgraded.
-    """
-    if error.code != ErrorCode.UNSUPPORTED_VERSION:
-        return error
-    explained = UnsupportedVersionError(
-        "the brokers do not have the consumer group protocol (KIP-848): it needs Kafka 4.0 or "
-        "newer and there the feature group.version; group_protocol='classic' needs neither"
-    )
-    explained.__cause__ = error
-    return explained

@@ -38,6 +38,7 @@ from ..._state.share.buffer import ShareBuffer
 from ..._state.share.room import FetchRoom
 from ..._state.share.session import ShareRequest, Slice
 from ..._wire.compression import Codecs
+from ..._wire.releases import explained_refusal
 from ..._wire.share import (
     WITH_RENEWALS,
     AcknowledgedPartition,
@@ -444,7 +445,7 @@ class ShareFetcher:
             "broker %d does not serve the share consumer, trying again: %s", broker.node_id, error
         )
         if not (error.retriable or is_unexplained(error)):
-            self._buffer.put_error(again(error))
+            self._buffer.put_error(again(explained_refusal(error, "share")))
             self._deliver.notify()
 
     # --- requests ---

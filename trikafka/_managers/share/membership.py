@@ -23,6 +23,7 @@ from ..._net.signal import Signal
 from ..._state.group.member import Member, MemberState
 from ..._state.share.assignment import ShareAssignment
 from ..._wire.extra_messages import ShareGroupHeartbeatRequest
+from ..._wire.releases import explained_refusal
 from ...config import ShareConsumerConfig
 from ...error_codes import ErrorCode
 from ...errors import (
@@ -161,7 +162,7 @@ class ShareMembership:
                     await trio.sleep_until(next_attempt)
                     continue
                 elif not error.retriable:
-                    await self._end(error)
+                    await self._end(explained_refusal(error, "share"))
                 else:
                     self._log_failure(error)
                 await retry.wait()
