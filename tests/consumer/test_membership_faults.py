@@ -36,6 +36,22 @@ async def test_auto_falls_back_if_protocol_is_refused(
         assert len(cluster.requests(BEAT)) == 1
 
 
+async def test_auto_falls_back_as_the_same_member(autojump_clock: Clock) -> None:
+    """After ``group.version`` is turned off, the coordinator keeps the member for its session."""
+    async with (
+        cluster_of(1, records=1) as cluster,
+        consumer_of(cluster, "t", group_id="g", group_protocol="auto") as consumer,
+    ):
+        assert await values(consumer, 1) == [b"0"]
+        cluster.fail(BEAT, ErrorCode.UNSUPPORTED_VERSION, None)
+        cluster.fail("JoinGroup", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
+        with trio.fail_after(30):
+            while not cluster.requests("JoinGroup"):
+                await consumer.receive_batch(timeout=0.1)
+        (member,) = {seen.request.member_id for seen in cluster.requests(BEAT)}
+        assert cluster.requests("JoinGroup")[0].request.member_id == member
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("way", ["aclose", "unsubscribe"])
 async def test_leave_after_a_blocked_loop_loses_all(

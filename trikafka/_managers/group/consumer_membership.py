@@ -28,10 +28,14 @@ from .target_reconciler import TargetReconciler, WakeFlag
 
 
 class WrongGroupType(Exception):
-    """The group is not one of this protocol, and cannot become one."""
+    """The group is not one of this protocol, and cannot become one.
 
-    def __init__(self, error: TrikafkaError) -> None:
+    ``known``: the coordinator may still have the member.
+    """
+
+    def __init__(self, error: TrikafkaError, *, known: bool) -> None:
         self.error = error
+        self.known = known
         super().__init__(str(error))
 
 
@@ -47,6 +51,8 @@ class ConsumerMembership(MembershipBase):
     ) -> None:
         super().__init__(dependencies)
         self._gives_way = gives_way
+        #: True after the coordinator has refused the protocol to a member that it had accepted.
+        self._cut_off = False
         self._report_due = WakeFlag()
         self._target = TargetReconciler(
             dependencies, topic_ids, self._report_due.set, lambda: self._heartbeats.send_full()
@@ -76,13 +82,16 @@ class ConsumerMembership(MembershipBase):
             if not (self._member.identity.joined and self._is_refusal(error)):
                 raise
             # The coordinator removed the member, and the group ended with that or became a classic
-            # one. A new join may succeed.
+            # one. A new join may succeed. Or ``group.version`` was turned off, and the coordinator
+            # keeps the member and its partitions until the session ends.
             error.retriable = True
+            self._cut_off = error.code == ErrorCode.UNSUPPORTED_VERSION
             self.fenced(error)
 
     async def _enter_fatal(self, error: TrikafkaError) -> None:
         if self._gives_way and not self._member.identity.joined and self._is_refusal(error):
-            raise WrongGroupType(error)
+            known = self._cut_off and error.code == ErrorCode.UNSUPPORTED_VERSION
+            raise WrongGroupType(error, known=known)
         await super()._enter_fatal(
             explained_refusal(error, "consumer", "; group_protocol='classic' needs neither")
         )
