@@ -50,6 +50,8 @@ _BEFORE_THE_STATE: dict[int, Row] = {
     _E.INVALID_REQUEST: Row(
         Proof.NOT_DONE, "the request's fields are checked before the state is looked up"
     ),
+    # Kafka 4.4 also answers so, before the append, if it cannot write the new state because
+    # ``transaction.version`` has fallen to 0. It may then never end the transaction.
     _E.UNSUPPORTED_VERSION: Row(
         Proof.NOT_DONE, "the version is checked before the request is read"
     ),
