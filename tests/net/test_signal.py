@@ -85,3 +85,20 @@ async def test_cancelled_signal_are_not_kept(autojump_clock: trio.testing.MockCl
         )
         signal.notify()
     assert kept <= 150
+
+
+async def test_tasks_that_wait_again_and_again_are_kept_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Some tasks poll with time limits, and nothing comes."""
+    signal = Signal()
+
+    async def poll(limit: float) -> None:
+        for _ in range(1_000):
+            with trio.move_on_after(limit):
+                await signal.wait()
+
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(poll, 1 + number / 10)
+    assert len(signal._tasks) <= 150

@@ -38,7 +38,9 @@ class Signal:
     def add(self, task: trio.lowlevel.Task) -> None:
         """Record that ``task``, the current one, sleeps with this object as its abort function."""
         if self._stale > _STALE and self._stale * 2 > len(self._tasks):
-            self._tasks = [each for each in self._tasks if each.custom_sleep_data is self]
+            waiting = [each for each in self._tasks if each.custom_sleep_data is self]
+            # A task that was cancelled and waits again has several entries; its last one is true.
+            self._tasks = list(dict.fromkeys(reversed(waiting)))[::-1]
             self._stale = 0
         task.custom_sleep_data = self
         self._tasks.append(task)
@@ -76,8 +78,8 @@ class Signal:
     # would take tens of millions of steps. So the task stays in the list. Trio clears
     # `custom_sleep_data` when it wakes a task, and that is how `notify` and `add` recognize it: an
     # entry whose `custom_sleep_data` is not this object does not wait here any more. `add` removes
-    # such entries once they are half of the list (and more than 64), so the list is never much more
-    # than twice as long as the tasks that wait.
+    # such entries, and all but the last one of a task, once half of the list was cancelled (and
+    # more than 64). So the list is never much more than twice as long as the tasks that wait.
     def __call__(self, _: Callable[[], Any]) -> trio.lowlevel.Abort:
         """Allow Trio to cancel a waiting task."""
         self._stale += 1
