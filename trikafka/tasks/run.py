@@ -185,6 +185,13 @@ class TaskRun:
 
     def _uncommitted(self) -> dict[TopicPartition, tuple[StreamTask, int]]:
         found = {tp: (task, task.to_commit) for tp, task in self._tasks.items()}
+        # Partitions come and go for weeks. A task that has ended and has nothing to commit now will
+        # have nothing to commit later.
+        self._tasks = {
+            tp: task
+            for tp, (task, offset) in found.items()
+            if offset is not None or not task.ended.is_set()
+        }
         return {tp: (task, offset) for tp, (task, offset) in found.items() if offset is not None}
 
     async def _commit(
