@@ -16,7 +16,8 @@ from netting import Asked, Parts, open_parts
 from trio.testing import MockClock as Clock
 from trio.testing import wait_all_tasks_blocked
 
-from trikafka._managers.cluster.coordinator import CoordinatorKind
+from trikafka._managers.cluster import coordinator
+from trikafka._managers.cluster.coordinator import CoordinatorKind, CoordinatorState
 from trikafka._net import reasons
 from trikafka.errors import (
     BootstrapError,
@@ -694,3 +695,18 @@ async def test_look_up_of_names_has_its_limit(autojump_clock: Clock, limit: int)
     with pytest.raises(BootstrapError, match=r"could be reached: .*name resolution"):
         await opens_with_late_names(5, bootstrap_resolve_timeout_ms=limit)
     assert trio.current_time() <= limit / 1000
+
+
+async def test_oldest_of_too_many_coordinators_is_forgotten(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An admin client may be asked about other groups for weeks."""
+    monkeypatch.setattr(coordinator, "MOST", 3)
+    groups = [f"g{number}" for number in range(5)]
+    async with ScriptedCluster() as cluster, open_parts(cluster) as parts:
+        for group in groups:
+            await parts.coordinators.find(group)
+        states = [parts.coordinators.state(group) for group in groups]
+        assert states == [CoordinatorState.INITIALIZED] * 2 + [CoordinatorState.STABLE] * 3
+        await parts.coordinators.find("g0")
+        assert len(cluster.requests("FindCoordinator")) == 6

@@ -14,6 +14,7 @@ from netting import NODE, open_parts
 from trio.testing import MockClock as Clock
 
 import trikafka
+from trikafka._net import outages as module
 from trikafka._net.outages import COORDINATOR_PATIENCE, Outages
 from trikafka.errors import KafkaConnectionError, TrikafkaError
 from trikafka.testing import ScriptedCluster, respond
@@ -308,3 +309,13 @@ async def test_bootstrap_is_reached_beside_black_holes(autojump_clock: Clock) ->
             assert len(parts.metadata.snapshot.nodes) == 50
             assert list((await parts.metadata.refresh()).nodes) == [0]
             assert trio.current_time() <= 2
+
+
+async def test_only_the_newest_groups_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_COORDINATED", 3)
+    outages = Outages()
+    for number in range(5):
+        outages.coordinator_found(f"group 'a{number}'", NODE)
+        outages.coordinator_missing(f"group 'b{number}'", KafkaConnectionError("none"))
+    assert list(outages._coordinators) == [f"group 'a{number}'" for number in (2, 3, 4)]
+    assert list(outages._without) == [f"group 'b{number}'" for number in (2, 3, 4)]

@@ -19,6 +19,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import trio
 
@@ -31,6 +32,9 @@ _log = logging.getLogger("trikafka.brokers")
 #: of them are.
 _MOST_REMEMBERED = 100
 _MOST_NAMED = 3  # of the groups that a broker coordinates
+#: The number of groups and transactional ids that are remembered with their coordinators, and of
+#: those without one. An admin client may ask for others for weeks.
+_MOST_COORDINATED = 1_000
 #: How long (seconds) a group may be without a coordinator before that is logged: the first one of a
 #: new cluster takes a moment.
 COORDINATOR_PATIENCE = 2.0
@@ -278,6 +282,7 @@ class Outages:
         """Record that ``node`` coordinates ``what``."""
         before = self._coordinators.get(what)
         self._coordinators[what] = node.node_id
+        _keep_newest(self._coordinators)
         without = self._without.pop(what, None)
         if without is not None and without.is_logged:
             took = trio.current_time() - without.since
@@ -293,6 +298,7 @@ class Outages:
         without = self._without.get(what)
         if without is None:
             without = self._without[what] = Outage(None, now, error, failures=0)
+            _keep_newest(self._without)
         without.error = error
         without.failures = without.failures + 1
         late = now - without.since >= COORDINATOR_PATIENCE
@@ -336,6 +342,12 @@ class Outages:
             if count == 1
             else f"; now none of the {count} brokers of the cluster can be reached"
         )
+
+
+def _keep_newest(coordinated: dict[str, Any]) -> None:
+    """Drop the oldest of too many groups and transactional ids."""
+    if len(coordinated) > _MOST_COORDINATED:
+        del coordinated[next(iter(coordinated))]
 
 
 def _last_tried(away: Outage, now: float) -> str:

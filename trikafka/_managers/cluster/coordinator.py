@@ -33,6 +33,9 @@ __all__ = ["CoordinatorKind", "CoordinatorState", "Coordinators"]
 
 #: Seconds between two look-ups of the broker that has taken over from a silent coordinator.
 _LOOK_AGAIN = 1.0
+#: The number of coordinators that are remembered. An admin client may be asked about group after
+#: group for weeks; it looks a forgotten coordinator up again.
+MOST = 10_000
 #: Called with the kind, the key and the node; ``None``: the coordinator is no longer known.
 Watch: TypeAlias = Callable[[CoordinatorKind, str, Node | None], object]
 
@@ -70,7 +73,8 @@ class Coordinators:
         self._start_soon = start_soon
         self._outages = outages
         self._known: dict[tuple[CoordinatorKind, str], Node] = {}
-        self._needed: set[tuple[CoordinatorKind, str]] = set()
+        # All that were asked for, known or not; the oldest first.
+        self._needed: dict[tuple[CoordinatorKind, str], None] = {}
         self._flights: dict[tuple[CoordinatorKind, str], SingleFlight[Node]] = {}
         self._leave = leave
         # The silent brokers for which a task is looking for a successor.
@@ -98,8 +102,16 @@ class Coordinators:
         place = (kind, key)
         if (node := self._known.get(place)) is not None:
             return node
-        self._needed.add(place)
+        self._need(place)
         return await self._found(key, kind)
+
+    def _need(self, place: tuple[CoordinatorKind, str]) -> None:
+        """Remember that this coordinator is needed; forget the oldest one, if there are too many."""
+        self._needed[place] = None
+        if len(self._needed) > MOST:
+            kind, key = next(iter(self._needed))
+            del self._needed[kind, key]
+            self.mark_unknown(key, kind)
 
     async def look_again(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
         """Look up the coordinator of ``key`` even if it is known. Raises as :meth:`find`.
@@ -164,6 +176,7 @@ class Coordinators:
             node = Node(found.node_id, found.host, found.port)
             if not is_possible(node):
                 raise impossible(node, f"the coordinator of {what}")
+            self._need((kind, key))
             self._known[(kind, key)] = node
             self._outages.coordinator_found(what, node)
             if node != before:
