@@ -382,6 +382,7 @@ class BatchProducing(Generic[Ack]):
         seen = self._metadata.snapshot
         while True:
             self._adopt(seen, self._topics | self._unknown.topics)
+            self._forget_deleted()
             self._senders.end_others(seen.nodes)
             if self._accumulator.leaderless:
                 self._metadata.request_update()
@@ -401,6 +402,17 @@ class BatchProducing(Generic[Ack]):
                 self._accumulator.update_topic(name, leaders)
                 self._unknown.found(name, len(leaders))
                 self._topics.add(name)
+
+    def _forget_deleted(self) -> None:
+        """Stop asking for topics that are gone, once no batch waits for them.
+
+        The next record of such a topic looks the topic up again.
+        """
+        known = {topic for topic in self._topics if self._accumulator.partition_count(topic)}
+        known |= self._accumulator.leaderless
+        if known != self._topics:
+            self._topics = known
+            self._metadata.want(known | self._unknown.topics)
 
     async def _expire(self) -> None:
         while True:

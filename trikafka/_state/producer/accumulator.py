@@ -231,7 +231,7 @@ class Accumulator(Generic[Ack]):
             if batch.in_flight:
                 found["in flight"] += 1
             else:
-                is_open = batch is self._queues.of(batch).open
+                is_open = self._queues.is_open(batch)
                 found["open" if is_open else "retrying" if batch.attempts else "waiting"] += 1
         return found
 
@@ -275,8 +275,7 @@ class Accumulator(Generic[Ack]):
         self.producer.initialized(identity)
         self._blocked_since.pop(PRODUCER_ID, None)
         if restart:
-            for queue in self._queues.every():
-                queue.reset_sequences()
+            self._queues.reset_sequences()
         self.wake()
 
     def wake(self) -> None:
@@ -493,10 +492,9 @@ class Accumulator(Generic[Ack]):
         An open batch keeps taking records until it is sent.
         """
         for batch in batches:
-            queue = self._queues.of(batch)
-            if batch is queue.open and not batch.flushing:
+            if self._queues.is_open(batch) and not batch.flushing:
                 batch.flush()
-                self._on_work(queue.leader)
+                self._on_work(self._queues.of(batch).leader)
 
     # --- batches out ------------------------------------------------------------------------------
 

@@ -508,13 +508,20 @@ class Queues:
     # --- contents ---------------------------------------------------------------------------------
 
     def of(self, batch: ProducerBatch) -> PartitionQueue:
-        """Return the queue that a batch is in, or was in."""
+        """Return the queue that a batch is in."""
         # A plain tuple equals the TopicPartition that is the key, and is cheaper to make.
         return self._queues[batch.topic, batch.partition]  # type: ignore[index]
 
-    def every(self) -> Iterable[PartitionQueue]:
-        """Return all queues, also those without batches."""
-        return self._queues.values()
+    def is_open(self, batch: ProducerBatch) -> bool:
+        """Return whether a batch, done or not, takes records."""
+        queue = self._queues.get((batch.topic, batch.partition))  # type: ignore[call-overload]
+        return queue is not None and batch is queue.open
+
+    def reset_sequences(self) -> None:
+        """Continue in all partitions under the producer's next identity."""
+        for queue in list(self._queues.values()):
+            queue.reset_sequences()
+            self._release(queue)
 
     def led_by(self, node: int | None) -> Iterable[PartitionQueue]:
         """Return the queues with batches for a broker, in turn.
@@ -572,6 +579,20 @@ class Queues:
             self.close(queue)
             queue.attach(None)
             self._lead(queue, None)
+            self._release(queue)
+
+    # A producer may run for weeks and write to topics that exist for an hour. What stays behind for
+    # a deleted one would add up, and each new identity of the producer would walk over all of it.
+    def _release(self, queue: PartitionQueue) -> None:
+        """Drop the queue of a partition that is gone, unless its batches or numbers are needed."""
+        if (
+            queue.topic is None
+            and not queue.batches
+            and self._producer.release_partition(queue.sequences)
+        ):
+            del self._queues[queue.place]
+            self._blocked_since.pop(queue.place, None)
+            self._blocked_since.pop(not_added(queue.place), None)
 
     def _lead(self, queue: PartitionQueue, leader: int | None) -> None:
         if queue.leader == leader:
@@ -618,6 +639,7 @@ class Queues:
             self._on_work(queue.leader)
         else:
             self._deactivate(queue)
+            self._release(queue)
 
     def move_to_end(self, queue: PartitionQueue) -> None:
         """Move the queue behind the others of its broker: it had its turn."""

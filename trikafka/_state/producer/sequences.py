@@ -90,6 +90,20 @@ class ProducerState(ABC):
             row = self._partitions[place] = PartitionSequences(self, place)
         return row
 
+    def release_partition(self, row: PartitionSequences) -> bool:
+        """Drop the row of a partition that is gone and has no batches.
+
+        Returns False if the row must stay, because the partition may appear again and its numbers
+        then count.
+        """
+        if self._may_release(row):
+            del self._partitions[row.place]
+            return True
+        return False
+
+    def _may_release(self, row: PartitionSequences) -> bool:
+        return row.identity is None
+
     @property
     @abstractmethod
     def current(self) -> ProducerIdentity | None:
@@ -165,6 +179,19 @@ class Idempotent(ProducerState):
         super().__init__()
         self._on_needed = on_needed
         self._current: ProducerIdentity | None = None
+
+    # The metadata of a broker can lag, so a partition that seemed to be gone may appear again, at a
+    # broker that still knows the last numbers. Number 0 in the same epoch would then be out of
+    # order, or be taken for a duplicate and lost. So the next new row begins in a newer epoch. That
+    # raises the epoch at most once for each topic that is gone, and other rows keep theirs.
+    def _may_release(self, row: PartitionSequences) -> bool:
+        own = row.identity
+        current = self._current
+        if own is None or current is None or own.producer_id != current.producer_id:
+            return True  # a new row has another id, or no number was given
+        if own.epoch >= current.epoch:
+            self._current = next_epoch(own, current)
+        return True
 
     @property
     def current(self) -> ProducerIdentity | None:

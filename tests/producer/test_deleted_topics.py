@@ -1,0 +1,99 @@
+"""Topics that come and go: a producer that runs for weeks keeps nothing of the deleted ones."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from accumulating import Bench
+from producing import ready, values
+from trio.testing import MockClock as Clock
+
+from trikafka._state.producer.sequences import ProducerIdentity
+from trikafka.errors import KafkaConnectionError
+
+#: Longer (seconds) than the default of ``metadata_max_age_ms``.
+_LONG = 600
+
+
+def kept(bench: Bench) -> list[str]:
+    """Return the partitions of which the accumulator knows anything."""
+    found = bench.accumulator._queues
+    rows = bench.accumulator.producer._partitions
+    return sorted({str(place) for place in (*found._queues, *rows, *found._blocked_since)})
+
+
+async def test_deleted_topics_are_not_asked_for(autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        for number in range(5):
+            cluster.create_topic(f"d{number}", 1)
+            await producer.send(f"d{number}", b"x")
+            cluster.delete_topic(f"d{number}")
+        await trio.sleep(_LONG)
+        before = len(cluster.requests("Metadata"))
+        await trio.sleep(_LONG)
+        asked = cluster.requests("Metadata")[before:]
+        assert [[topic.name for topic in seen.request.topics] for seen in asked] == [["t"], ["t"]]
+
+
+async def test_topic_that_returns_is_found_again(autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        cluster.delete_topic("t")
+        await trio.sleep(_LONG)
+        cluster.create_topic("t", 1)
+        await producer.send("t", b"again")
+        assert values(cluster) == [b"again"]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_forgotten_topic_leaves_nothing_behind(idempotent: bool) -> None:
+    bench = Bench(0, None, idempotent=idempotent)
+    bench.prove(0)
+    assert kept(bench) == ["t-0", "t-1"]
+    bench.accumulator.forget_topic("t")
+    assert kept(bench) == []
+
+
+def test_batches_keep_their_partition_until_they_expire() -> None:
+    bench = Bench(0, 0)
+    bench.prove(0)
+    bench.fill(1, 1)
+    bench.accumulator.forget_topic("t")
+    assert kept(bench) == ["t-1"]
+    bench.now += 61
+    assert bench.accumulator.completion.expire(bench.now, 10) == 1
+    assert kept(bench) == []
+
+
+def test_batch_in_flight_keeps_its_partition_until_its_response() -> None:
+    bench = Bench(0)
+    (batch,) = bench.fill(1)
+    bench.drain()
+    bench.accumulator.forget_topic("t")
+    bench.now += 61
+    bench.accumulator.completion.expire(bench.now, 10)
+    assert kept(bench) == ["t-0"]
+    bench.accumulator.completion.refused(batch, KafkaConnectionError("lost"), bench.now)
+    assert kept(bench) == []
+
+
+def test_batches_of_a_forgotten_topic_can_be_flushed() -> None:
+    bench = Bench(0)
+    bench.prove()
+    (batch,) = bench.fill(1)
+    bench.drain()
+    bench.accumulator.completion.succeeded(batch, 1, None)
+    bench.accumulator.forget_topic("t")
+    bench.accumulator.flush_batches([batch])
+
+
+def test_partition_that_returns_begins_in_a_newer_epoch() -> None:
+    """The metadata may have been wrong, and its broker may know the last numbers."""
+    bench = Bench(0, 0)
+    bench.prove(0)
+    bench.prove(1)
+    bench.accumulator.update_topic("t", [0])
+    bench.accumulator.update_topic("t", [0, 0])
+    returned, stayed = *bench.fill(1, 1), *bench.fill(1, 0)
+    bench.drain()
+    assert (returned.identity, returned.sequence) == (ProducerIdentity(1000, 1), 0)
+    assert (stayed.identity, stayed.sequence) == (ProducerIdentity(1000, 0), 1)
