@@ -29,7 +29,7 @@ from ..errors import (
     TrikafkaError,
     from_code,
 )
-from ..errors.copies import again
+from ..errors.copies import again, without_traces
 from ..types import Node
 from .clock import clock_of_run
 from .connection_state import SASL_REQUESTS, ConnectionState, ConnectionStateMachine
@@ -658,7 +658,8 @@ class Connection:
 
     def _break(self, error: Exception) -> None:
         if self._failure is None:
-            self._failure = error
+            # Its frames have the memory of a response that was half received.
+            self._failure = without_traces(error)
             self._state.enter(ConnectionState.CLOSED, self.failure)
             self._scope.cancel()
         for request in self._requests.clear():

@@ -271,17 +271,24 @@ async def run_call(
             ``config.call_retries`` are used up.
     """
     limit = check_timeout(timeout, config.default_api_timeout_ms / 1000)
-    with reasons.reasoning() as reason:
-        call = RunningCall(name, limit, config.request_timeout_ms / 1000, reason)
-        all_calls = _under_way.get()
-        mine = all_calls.setdefault(id(config), [])
-        mine.append(call)
-        try:
-            return await _run(call, attempt, config, recover)
-        finally:
-            mine.remove(call)
-            if not mine:
-                del all_calls[id(config)]
+    reason = reasons.WaitContext()
+    call = RunningCall(name, limit, config.request_timeout_ms / 1000, reason)
+    try:
+        with reasons.reasoning(reason):
+            all_calls = _under_way.get()
+            mine = all_calls.setdefault(id(config), [])
+            mine.append(call)
+            try:
+                return await _run(call, attempt, config, recover)
+            finally:
+                mine.remove(call)
+                if not mine:
+                    del all_calls[id(config)]
+    finally:
+        # An error's traceback has the frames of this call, which hold the call. With the error in
+        # the call that is a cycle: a record that could not be sent would wait for the collector.
+        call.last_error = None
+        reason.clear()
 
 
 def calls_under_way(config: ClientConfig) -> list[RunningCall]:

@@ -20,6 +20,7 @@ from .._wire import messages
 from .._wire.messages import EncodedRequest
 from ..config import ClientConfig
 from ..errors import ProtocolError
+from ..errors.copies import again
 from . import bounds
 from .clock import clock_of_run
 from .transport import Views, without
@@ -87,14 +88,14 @@ class InFlightRequest:
     def body(self) -> tuple[memoryview, int]:
         """Return the response's undecoded body and version. Raises as ``Connection.request``."""
         if self.error is not None:
-            raise self.error
+            raise again(self.error)  # with a traceback, this object's error would hold this object
         assert self.frame is not None
         return messages.response_body(self.outgoing, self.frame), self.outgoing.version
 
     def response(self) -> Any:
         """Return the response; ``None`` where none is sent. Raises as ``Connection.request``."""
         if self.error is not None:
-            raise self.error
+            raise again(self.error)  # with a traceback, this object's error would hold this object
         return None if self.frame is None else messages.decode_response(self.outgoing, self.frame)
 
     def encoded(self, outgoing: EncodedRequest, correlation_id: int) -> None:

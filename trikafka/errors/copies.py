@@ -18,3 +18,15 @@ def again(error: Error) -> Error:
     if notes := getattr(error, "__notes__", None):
         twin.__notes__ = list(notes)
     return twin
+
+
+def without_traces(error: Error) -> Error:
+    """Return an error that is kept, without its tracebacks and those of its causes.
+
+    Their frames would stay alive with it, and with them buffers and the object that keeps the error.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return error

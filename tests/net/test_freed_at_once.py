@@ -1,0 +1,92 @@
+"""What failed calls and lost connections had is freed at once, and not by the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+import trio
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import TopicPartition
+from trikafka._net.deadlines import RunningCall, run_call
+from trikafka._net.in_flight import InFlightRequest
+from trikafka._net.transport import FrameReader
+from trikafka._state.producer.producer_batch import ProducerBatch
+from trikafka.config import AdminConfig
+from trikafka.errors import KafkaConnectionError, KafkaTimeoutError
+from trikafka.testing import ScriptedCluster
+
+
+class Given:
+    """What a call was given, such as a large record."""
+
+
+@pytest.fixture(autouse=True)
+def without_collector() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    yield
+    if was_on:
+        gc.enable()
+
+
+def alive(*kinds: type) -> int:
+    return sum(isinstance(each, kinds) for each in gc.get_objects())
+
+
+async def fail(given: Given) -> None:
+    async def attempt(call: RunningCall) -> None:
+        raise KafkaConnectionError(f"no use for {given}")
+
+    await run_call("try", attempt, config=AdminConfig(bootstrap_servers="b:1"), timeout=1)
+
+
+async def test_failed_call_is_freed_at_once(autojump_clock: Clock) -> None:
+    given = Given()
+    freed = weakref.ref(given)
+    with suppress(KafkaTimeoutError):
+        await fail(given)
+    del given
+    assert freed() is None
+
+
+async def test_batches_of_a_lost_connection_are_freed_at_once(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_producer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as producer,
+    ):
+        await producer.send("t", b"x")
+        before = alive(FrameReader, InFlightRequest, ProducerBatch)
+        for _ in range(5):
+            cluster.drop("Produce", times=1)
+            await producer.send("t", b"x")
+        assert alive(FrameReader, InFlightRequest, ProducerBatch) == before
+
+
+async def test_buffers_of_a_lost_fetch_are_freed_at_once(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_consumer(
+            bootstrap_servers=cluster.bootstrap_servers,
+            dial=cluster.dial,
+            auto_offset_reset="earliest",
+        ) as consumer,
+    ):
+        consumer.assign([TopicPartition("t", 0)])
+        cluster.append("t", 0, [b"x"])
+        await consumer.receive()
+        before = alive(FrameReader)
+        for _ in range(5):
+            cluster.append("t", 0, [b"x"])
+            cluster.disconnect()
+            await consumer.receive()
+        await trio.sleep(10)
+        assert alive(FrameReader) <= before
