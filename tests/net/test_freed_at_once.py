@@ -19,6 +19,7 @@ from trikafka._net.transport import FrameReader
 from trikafka._state.producer.producer_batch import ProducerBatch
 from trikafka.config import AdminConfig
 from trikafka.errors import KafkaConnectionError, KafkaTimeoutError
+from trikafka.errors.copies import without_traces
 from trikafka.testing import ScriptedCluster
 
 
@@ -90,3 +91,17 @@ async def test_buffers_of_a_lost_fetch_are_freed_at_once(autojump_clock: Clock) 
             await consumer.receive()
         await trio.sleep(10)
         assert alive(FrameReader) <= before
+
+
+def test_kept_error_leaves_a_handled_exception_alone() -> None:
+    """The program may send a record while it handles an exception of its own."""
+    try:
+        try:
+            raise ValueError
+        except ValueError:
+            raise OSError from ConnectionError()
+    except OSError as error:
+        kept = without_traces(error)
+    assert kept.__traceback__ is None
+    assert kept.__context__ is not None
+    assert kept.__context__.__traceback__ is not None

@@ -570,7 +570,7 @@ class Connection:
         except OSError as error:
             # While an alert may come, the writer meets the same error, and waits for the alert.
             if not self._awaits_alert:
-                self._break(error)
+                self._break(without_traces(error))
         if requests.rest or transport.pending:
             self._wake.set()
 
@@ -596,7 +596,7 @@ class Connection:
         except (*STREAM_ERRORS, TrikafkaError) as error:
             if self._awaits_alert:
                 await trio.sleep(_ALERT_WITHIN)
-            self._break(error)
+            self._break(without_traces(error))
 
     @property
     def _awaits_alert(self) -> bool:
@@ -617,7 +617,8 @@ class Connection:
             if not patience.cancelled_caught:
                 self._break(ConnectionError(self._closed_by_broker()))
         except (*STREAM_ERRORS, TrikafkaError) as error:
-            self._break(error)
+            # The frames have the memory of a response that was half received.
+            self._break(without_traces(error))
         if patience.cancelled_caught and (waiting := self._requests.waiting()):
             oldest = min(waiting, key=lambda request: request.expires)
             self._break(
@@ -658,8 +659,7 @@ class Connection:
 
     def _break(self, error: Exception) -> None:
         if self._failure is None:
-            # Its frames have the memory of a response that was half received.
-            self._failure = without_traces(error)
+            self._failure = error
             self._state.enter(ConnectionState.CLOSED, self.failure)
             self._scope.cancel()
         for request in self._requests.clear():

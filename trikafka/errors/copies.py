@@ -21,12 +21,13 @@ def again(error: Error) -> Error:
 
 
 def without_traces(error: Error) -> Error:
-    """Return an error that is kept, without its tracebacks and those of its causes.
+    """Return an error that is kept, without its traceback and those of its causes.
 
     Their frames would stay alive with it, and with them buffers and the object that keeps the error.
+    Its context stays as it is: that may be an exception which the program is handling.
     """
     each: BaseException | None = error
-    while each is not None:
+    while each is not None and each.__traceback__ is not None:
         each.__traceback__ = None
-        each = each.__cause__ or each.__context__
+        each = each.__cause__
     return error

@@ -37,7 +37,6 @@ from ..._wire.produce import (
 from ...config import ProducerConfig
 from ...error_codes import ErrorCode
 from ...errors import DamagedResponseError, TrikafkaError, from_code
-from ...errors.copies import without_traces
 from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
 from ...types import BrokerLatency
@@ -392,7 +391,7 @@ class Senders:
             response = request.response()
         except TrikafkaError as error:
             # The batches keep the error. Its frames have them, and what was read until now.
-            self._refuse(batches, without_traces(error), unsent=request.unsent)
+            self._refuse(batches, error.with_traceback(None), unsent=request.unsent)
             return False
         if response is None:  # acks=0
             for batch in batches:
