@@ -1,4 +1,4 @@
-"""Offsets and topics that a batch asks for and the cluster does not have."""
+"""Offsets, topics and partitions that a query asks for and the cluster does not have."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import dataclasses
 import logging
 
 import pytest
-from trikafka_spark.range_planning import bind_ranges
+from trikafka_spark.range_planning import bind_ranges, open_reader
 from trikafka_spark.read_options import read_options
+from trikafka_spark.stream_reader import _Topics
 
-from trikafka import OffsetOutOfRangeError, OffsetRange
+from trikafka import OffsetOutOfRangeError, OffsetRange, TopicPartition
 from trikafka.testing import ScriptedCluster
 
 
@@ -52,3 +53,27 @@ async def test_pattern_without_topics_is_logged(
     assert [record.getMessage() for record in caplog.records] == [
         "subscribePattern '^ordrs' is found in no topic, so the query has no rows"
     ]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_partition_that_a_broker_does_not_know_yet_is_read(
+    strict: bool, autojump_clock: object
+) -> None:
+    """A stream neither fails nor skips records if a broker is late to hear of a new partition."""
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t"}
+    old, new = TopicPartition("t", 0), TopicPartition("t", 1)
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        settings = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        options = dataclasses.replace(
+            read_options(given, streaming=True), settings=settings, fail_on_data_loss=strict
+        )
+        cluster.append("t", 1, [b"x"])
+        topics = _Topics(options)
+        async with open_reader(options) as consumer:
+            late = cluster.leave_out("Metadata", "t", 1)
+            assert await topics.look(consumer, {old: 0, new: 0}) == {old: 0, new: 1}
+            assert late.used == 1
+            late = cluster.leave_out("Metadata", "t", 1)
+            planned = await topics.plan(consumer, {old: 0}, {old: 0, new: 1}, {}, first_again=False)
+            assert late.used == 1
+    assert [each.wanted for each in planned] == [OffsetRange("t", 1, 0, 1)]

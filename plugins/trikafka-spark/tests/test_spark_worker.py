@@ -68,6 +68,18 @@ def test_available_now_believes_no_low_end(
         assert reader.latestOffset(start, ReadAllAvailable()) == {"t": {"0": end}}
 
 
+def test_available_now_keeps_a_later_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that is newer than the look at the ends has no records in this run."""
+    reader = TrikafkaStreamReader(read_options(_GIVEN, streaming=True), StructType())
+    old, new = TopicPartition("t", 0), TopicPartition("t", 1)
+    looks = chain([{old: 5}], repeat({old: 9, new: 3}))
+    monkeypatch.setattr(reader, "_look", lambda known: next(looks))
+    reader.prepareForTriggerAvailableNow()
+    start = {"t": {"0": 0, "1": 0}}
+    for _ in range(2):
+        assert reader.latestOffset(start, ReadAllAvailable()) == {"t": {"0": 5, "1": 0}}
+
+
 def test_idle_stream_rests_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look that found something is followed by the next one at once, a slow idle one later."""
     now = 100.0

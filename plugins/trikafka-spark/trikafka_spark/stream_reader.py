@@ -81,7 +81,8 @@ Offsets = dict[TopicPartition, int]
 #: the time that looks may take, and the longest rest after one (seconds). A slow look may have
 #: waited for a broker, and new records must not wait four times as long.
 _IDLE, _IDLE_SHARE, _LONGEST_REST = 0.05, 0.25, 1.0
-#: How often, and how many seconds apart, the end of a log is looked up that seems to go back.
+#: How often, and how many seconds apart, a partition is looked up that seems to be gone, or whose
+#: end seems to go back.
 _LOOKS, _BETWEEN_LOOKS = 5, 0.2
 _log = logging.getLogger("trikafka.spark")
 
@@ -224,17 +225,18 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
         return self._ask(lambda consumer: self._topics.look(consumer, known))
 
     # The target is the first look of a run, so nothing showed then that an end was too low: a new
-    # leader may not know the high watermark yet. Such an end would count as lost records.
+    # leader may not know the high watermark yet. A partition may be newer than that look, and the
+    # start of the query has it. Both would count as lost records.
     def _fixed(self, starts: Offsets) -> Offsets:
         """Return the end of a query with ``availableNow``, which is not before ``starts``.
 
         If the log itself ends before them, its end is returned.
         """
         target = self._target or {}
-        behind = {tp for tp, end in target.items() if end < starts.get(tp, 0)}
+        behind = {tp for tp, start in starts.items() if target.get(tp, -1) < start}
         if behind:
             now = self._look(starts)
-            target |= {tp: min(now.get(tp, target[tp]), starts[tp]) for tp in behind}
+            target |= {tp: min(now[tp], starts[tp]) for tp in behind if tp in now}
         return target
 
     async def _find_start(self, consumer: Any) -> Offsets:
@@ -303,19 +305,24 @@ class _Topics:
     async def look(self, consumer: Any, known: Offsets) -> Offsets:
         """Return the ends of all partitions that exist now.
 
-        The stream has read up to ``known``. If a partition ends before that, its end is looked up
-        again for a moment, since a new leader may not yet know the high watermark.
+        The stream has read up to ``known``. If a partition ends before that, or is missing, it is
+        looked up again for a moment: a new leader may not yet know the high watermark, and another
+        broker may not yet know the partition.
         """
+        for _ in range(_LOOKS):
+            ends: Offsets = await consumer.end_offsets(await self._find(consumer))
+            if all(ends.get(tp, -1) >= at for tp, at in known.items()):
+                break
+            await trio.sleep(_BETWEEN_LOOKS)
+        return ends
+
+    async def _find(self, consumer: Any) -> list[TopicPartition]:
+        """Return the partitions that exist now, and record the ids of their topics."""
         tps, ids = await find_partitions(
             consumer, self._options, gone_is_an_error=self._options.fail_on_data_loss
         )
         self.saw(ids)
-        for _ in range(_LOOKS):
-            ends: Offsets = await consumer.end_offsets(tps)
-            if all(end >= known.get(tp, 0) for tp, end in ends.items()):
-                break
-            await trio.sleep(_BETWEEN_LOOKS)
-        return ends
+        return tps
 
     async def begins(self, consumer: Any, starts: Offsets, ends: Offsets) -> Offsets:
         """Return where the partitions of ``ends`` begin: the new ones at their first record."""
@@ -337,10 +344,11 @@ class _Topics:
         for a first batch that another run has planned. Such a batch has no records of partitions
         whose start may have moved, so a start after its end is no data loss.
         """
-        there, ids = await find_partitions(
-            consumer, self._options, gone_is_an_error=self._options.fail_on_data_loss
-        )
-        self.saw(ids)
+        for _ in range(_LOOKS):
+            there = set(await self._find(consumer))
+            if there >= ends.keys():
+                break
+            await trio.sleep(_BETWEEN_LOOKS)
         for tp in sorted({*starts, *ends}):
             if tp not in ends or tp not in there:
                 self.lost(
@@ -366,7 +374,7 @@ class _Topics:
                 planned.append(
                     Planned(
                         OffsetRange(tp.topic, tp.partition, max(first, beginning), end),
-                        ids.get(tp.topic),
+                        self.ids.get(tp.topic),
                     )
                 )
         self.compare(known)
