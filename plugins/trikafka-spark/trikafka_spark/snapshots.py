@@ -36,38 +36,26 @@ def shared(token: str, bind: Callable[[], list[Planned]]) -> list[Planned]:
 
     If ``bind`` raises, the error is raised, and the next call binds.
     """
-    with _entry(token) as entry:
-        text = entry.read()
-        if text:
+    with _locked(token) as descriptor:
+        if text := os.pread(descriptor, os.fstat(descriptor).st_size, 0):
             return [
                 Planned(OffsetRange(*wanted), topic_id) for wanted, topic_id in json.loads(text)
             ]
         planned = bind()
-        entry.write(json.dumps([[list(one.wanted), one.topic_id] for one in planned]))
+        written = json.dumps([[list(one.wanted), one.topic_id] for one in planned])
+        os.pwrite(descriptor, written.encode(), 0)
         return planned
 
 
-class _Entry:
-    """An open file that is locked."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def read(self) -> str:
-        return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0).decode()
-
-    def write(self, text: str) -> None:
-        os.pwrite(self._descriptor, text.encode(), 0)
-
-
 @contextmanager
-def _entry(name: str) -> Iterator[_Entry]:
+def _locked(name: str) -> Iterator[int]:
+    """Yield the descriptor of a file that is open and locked."""
     folder = _folder()
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(folder / name, flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield _Entry(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 

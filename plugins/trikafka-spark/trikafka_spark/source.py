@@ -154,18 +154,11 @@ class _RefusedStream(DataSourceStreamReader):
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def initialOffset(self) -> dict[str, Any]:
-        """Raise the error. A stream with a checkpoint calls :meth:`latestOffset` first."""
+    def _refuse(self, *arguments: Any) -> Any:
         raise self._error
 
-    def latestOffset(self, *of_later_releases: Any) -> dict[str, Any]:
-        """Raise the error. Spark 4.0 and 4.1 pass neither a start nor a limit."""
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raise the error."""
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Raise the error."""
-        raise self._error
+    # A stream with a checkpoint calls another one first than a new stream.
+    initialOffset: Any = _refuse
+    latestOffset: Any = _refuse
+    partitions: Any = _refuse
+    read: Any = _refuse

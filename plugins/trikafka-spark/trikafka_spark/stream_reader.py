@@ -14,7 +14,8 @@ One reader plans, in a process that lives as long as the query. Copies of it rea
 # * ``latestOffset(start)`` is called after the batch that ended at ``start`` has finished, also
 #   after the last batch of a query with ``availableNow``. So ``start`` is what may be committed to
 #   the group.
-# * ``commit`` is not called for the last batch, and ``stop`` not at all: Spark kills the process.
+# * ``commit`` is not called for the last batch, so this reader has none. ``stop`` is not called at
+#   all: Spark kills the process.
 #
 # Why the first batch may be empty: with ``startingOffsets=latest`` the start is the end of the log
 # at the time of the call. If a run is killed in its first batch, the next run asks again, and the
@@ -187,12 +188,6 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
             lambda consumer: self._topics.plan(consumer, starts, ends, ids, first_again=again)
         )
         return [RangePartition(one) for one in plan_each(planned, self._options)]
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark does not call this for the last batch.
-
-        The group's offsets are committed in :meth:`latestOffset`.
-        """
 
     def stop(self) -> None:
         """Close the client. Spark kills the process instead of calling this."""

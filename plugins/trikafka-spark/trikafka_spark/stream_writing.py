@@ -13,7 +13,7 @@ from trikafka import TrikafkaError
 from . import commit_protocol
 from .write_options import WriteOptions
 from .write_parts import Part
-from .writing import this_task, write_part
+from .writing import this_task, write_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +28,9 @@ class TrikafkaStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task of a micro-batch."""
-        return write_part(self._options, iterator, self._part)
+        return write_task(
+            self._options, iterator, self._part() if self._options.exactly_once else None
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the transactions of the micro-batch's tasks, which have all succeeded."""

@@ -106,7 +106,9 @@ class TrikafkaWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
-        return write_part(self._options, iterator, self._part)
+        return write_task(
+            self._options, iterator, self._part() if self._options.exactly_once else None
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the transactions of all tasks, which have all succeeded."""
@@ -144,13 +146,6 @@ def this_task() -> Any:
     if task is None:
         raise TrikafkaError("this process does not run a Spark task")
     return task
-
-
-def write_part(
-    options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Callable[[], Part]
-) -> Written:
-    """Write the rows of one task; call ``part`` only with ``exactlyOnce``."""
-    return write_task(options, iterator, part() if options.exactly_once else None)
 
 
 def write_task(
