@@ -60,12 +60,12 @@ class Client:
         raise StopAsyncIteration
 
 
-async def read(client: Client) -> None:
+async def read(client: Client, *, strict: bool = True) -> None:
     async def deliver(group: list[Any]) -> None:
         raise AssertionError("there is no record")
 
     reading = _Reading(
-        OffsetRange("t", 0, 0, END), True, "", LIMIT, str(TOPIC_ID), lambda *gap: None, {}
+        OffsetRange("t", 0, 0, END), strict, "", LIMIT, str(TOPIC_ID), lambda *gap: None, {}
     )
     await reading.run(client, lambda: None, deliver)
 
@@ -82,6 +82,24 @@ async def test_standing_position_is_a_timeout(autojump_clock: MockClock) -> None
     with pytest.raises(KafkaTimeoutError, match="reading t-0 from offset 100"):
         await read(Client(lambda seconds: min(int(seconds), 100)))
     assert trio.current_time() - begun == pytest.approx(100 + LIMIT, abs=5)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_topic_that_a_broker_does_not_know_yet_is_read(
+    strict: bool, autojump_clock: MockClock
+) -> None:
+    """A broker that is late to hear of a topic does not make a range lost."""
+
+    class Late(Client):
+        late = True
+
+        async def topic_ids(self, topics: list[str]) -> dict[str, uuid.UUID]:
+            late, self.late = self.late, False
+            return {} if late else await super().topic_ids(topics)
+
+    begun = trio.current_time()
+    await read(Late(lambda seconds: int(seconds), ends=END), strict=strict)
+    assert trio.current_time() - begun >= END, "the range was read to its end"
 
 
 @pytest.mark.parametrize(

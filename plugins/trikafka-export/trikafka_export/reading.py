@@ -64,6 +64,9 @@ _LOOK_EVERY = 5.0
 #: How old (seconds) the client's last look at the topic's id may be when a range begins. Each look
 #: fetches all partitions of the topic: with thousands, it takes longer than a small range.
 _JUST_SEEN = 1.0
+#: How often, and how many seconds apart, a topic is looked up that seems to be deleted: a broker may
+#: not know a new topic yet.
+_LOOKS, _BETWEEN_LOOKS = 5, 0.2
 _log = logging.getLogger("trikafka.export")
 
 
@@ -320,7 +323,10 @@ class _Reading:
     async def _same_topic(self, consumer: Any, cause: Exception | None = None) -> bool:
         """Return whether the topic is still the planned one. Raises as :meth:`_lost`."""
         name = self._tp.topic
-        ids = await consumer.topic_ids([name])
+        for _ in range(_LOOKS):
+            if name in (ids := await consumer.topic_ids([name])):
+                break
+            await trio.sleep(_BETWEEN_LOOKS)
         if name not in ids:
             self._seen.pop(name, None)
             return self._lost(
