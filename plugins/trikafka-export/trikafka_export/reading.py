@@ -64,8 +64,8 @@ _LOOK_EVERY = 5.0
 #: How old (seconds) the client's last look at the topic's id may be when a range begins. Each look
 #: fetches all partitions of the topic: with thousands, it takes longer than a small range.
 _JUST_SEEN = 1.0
-#: How often, and how many seconds apart, a topic is looked up that seems to be deleted: a broker may
-#: not know a new topic yet.
+#: How often, and how many seconds apart, a topic is looked up that seems to be deleted: a broker
+#: may not know a new topic yet.
 _LOOKS, _BETWEEN_LOOKS = 5, 0.2
 _log = logging.getLogger("trikafka.export")
 
