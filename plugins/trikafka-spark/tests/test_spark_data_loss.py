@@ -77,3 +77,20 @@ async def test_partition_that_a_broker_does_not_know_yet_is_read(
             planned = await topics.plan(consumer, {old: 0}, {old: 0, new: 1}, {}, first_again=False)
             assert late.used == 1
     assert [each.wanted for each in planned] == [OffsetRange("t", 1, 0, 1)]
+
+
+async def test_error_names_the_beginning_that_retention_moved(autojump_clock: object) -> None:
+    """A run plans the first batch of an earlier run again, whose records are deleted meanwhile."""
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t"}
+    tp = TopicPartition("t", 0)
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        settings = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        options = dataclasses.replace(read_options(given, streaming=True), settings=settings)
+        cluster.append("t", 0, [b"x"] * 10)
+        cluster.delete_records("t", 0, 7)
+        async with open_reader(options) as consumer:
+            with pytest.raises(
+                OffsetOutOfRangeError,
+                match=r"^t-0 begins with offset 7, but the batch ends at offset 4",
+            ):
+                await _Topics(options).plan(consumer, {tp: 7}, {tp: 4}, {}, first_again=False)

@@ -358,8 +358,11 @@ class _Topics:
             end = ends[tp]
             beginning = beginnings[tp]
             if first > end and not first_again:
+                # A first batch of an earlier run, planned again after retention, was never read.
                 self.lost(
-                    f"{tp} ended at offset {end}, but it was read up to offset {first} before"
+                    f"{tp} begins with offset {beginning}, but the batch ends at offset {end}"
+                    if beginning > end
+                    else f"{tp} ended at offset {end}, but it was read up to offset {first} before"
                 )
             if first < min(beginning, end):
                 self.lost(
