@@ -203,13 +203,23 @@ _MOVED = {
     "StagedFile": "trikafka_export.piece_log",
     "TableStore": "trikafka_export.lake.table_store",
 }
+#: What opens a client here, by the end of its name in other packages.
+_OTHER_CLIENTS = {
+    "AdminClient": "open_admin",
+    "Consumer": "open_consumer",
+    "Producer": "open_producer",
+    "ShareConsumer": "open_share_consumer",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MOVED:
         return _moved(name)
     if name not in _HOME:
-        raise AttributeError(f"module 'trikafka' has no attribute {name!r}")
+        text = f"module 'trikafka' has no attribute {name!r}"
+        if opens := _OTHER_CLIENTS.get(name.removeprefix("AIO").removeprefix("Kafka")):
+            text += f"; use 'async with trikafka.{opens}(...)'"
+        raise AttributeError(text)
     with one_thread():
         value = getattr(import_module(_HOME[name], __name__), name)
     globals()[name] = value

@@ -32,14 +32,31 @@ async def test_names_of_other_clients_get_a_hint(autojump_clock: Clock) -> None:
         given: Any = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
         for kind, name, hint in NAMES:
             async with getattr(trikafka, f"open_{kind}")(**given) as client:
-                with pytest.raises(AttributeError, match=f"{name}'; use {re.escape(hint)}$"):
+                with pytest.raises(
+                    AttributeError, match=f"{name}'; use {re.escape(hint)}$"
+                ) as raised:
                     getattr(client, name)
+                assert raised.value.obj is None, "Python would suggest a private name, too"
                 with pytest.raises(AttributeError, match=r"has no attribute 'colour'$"):
                     _ = client.colour
                 assert not hasattr(client, "_colour")
                 with pytest.raises(TypeError, match="cannot be copied"):
                     copy.copy(client)
                 assert not isinstance(client, Iterable)
+
+
+@pytest.mark.parametrize(
+    ("name", "opens"),
+    [
+        ("AIOKafkaProducer", "open_producer"),
+        ("KafkaAdminClient", "open_admin"),
+        ("KafkaConsumer", "open_consumer"),
+        ("KafkaShareConsumer", "open_share_consumer"),
+    ],
+)
+def test_classes_of_other_clients_get_a_hint(name: str, opens: str) -> None:
+    with pytest.raises(AttributeError, match=rf"use 'async with trikafka\.{opens}\("):
+        getattr(trikafka, name)
 
 
 @pytest.mark.parametrize("package", [trikafka, trikafka.aio], ids=lambda each: each.__name__)

@@ -298,6 +298,13 @@ def test_wrong_word_suggests_the_right_one(
     assert ended.err.count("\n") == 1
 
 
+def test_wrong_time_is_answered_with_all_forms(command: Command) -> None:
+    says = "a time: 2026-01-31T12:00 in UTC, -1h (s, m, h, d), or @MILLISECONDS"
+    assert says in command("groups", "reset-offsets", "g", "-t", "t", "--to", "-1w").err
+    assert says in command("topics", "offsets", "t", "--at", "-1w").err
+    assert says in command("consume", "t", "--from", "-1w").err
+
+
 def test_missing_file_beside_a_topic_is_named(command: Command) -> None:
     assert "file 'lines' does not exist (see" in command("produce", "lines", "-t", "t").err
 

@@ -46,6 +46,8 @@ async def test_wrong_topics_are_raised_at_once(autojump_clock: Clock) -> None:
         with pytest.raises(TopicsNotReadyError, match=r"'out' has 3 partitions, not 4") as raised:
             await trikafka.ensure_topics(consumer, {"out": NewTopic(4), "new": NewTopic(1, 1)})
         assert set(raised.value.problems) == {"out"}
+        with pytest.raises(TopicsNotReadyError, match=r"'state' has 1 partition, not 2"):
+            await trikafka.ensure_topics(consumer, {"state": NewTopic(2)})
         with pytest.raises(
             TopicsNotReadyError, match=r"'state' has max.message.bytes=2000, not 1000"
         ):

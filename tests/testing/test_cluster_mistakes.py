@@ -55,7 +55,7 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.drop("Fetch", times="2"), TypeError, "times must be a number, or None"),
         (lambda c: c.create_topic("u", "3"), TypeError, "topic 'u' must be a number, not '3'"),
         (lambda c: c.append("t", 0, ["x"]), TypeError, "value must be bytes or None, not 'x'"),
-        (lambda c: c.append("t", 0, b"xy"), TypeError, "value must be bytes or None, not 120"),
+        (lambda c: c.append("t", 0, b"xy"), TypeError, r"records must be a .*such as \[b'xy'\]"),
         (lambda c: c.append("t", 0, [("k", b"v")]), TypeError, "key must be bytes or None"),
         (lambda c: c.offer("Fetch", 5), TypeError, r"versions must be \(lowest, highest\)"),
         (lambda c: c.offer("Fetch", ("4", "12")), TypeError, r"versions must be \(lowest, high"),
@@ -81,7 +81,12 @@ from trikafka.testing import RecordState, ScriptedCluster
         (lambda c: c.lag("t", 0, 0, -1), ValueError, "end must be at least 0, not -1"),
         (lambda c: c.tier("t", 0, 5), ValueError, "t-0 ends at 0: no offset 5 is there"),
         (lambda c: c.requests("Fetch", where="t"), TypeError, "where is not a function: 't'"),
-        (lambda c: c.fail(999, 6), ValueError, "no Kafka API is called 999"),
+        (lambda c: c.fail(999, 6), ValueError, "no Kafka API is called 999; there are: "),
+        (
+            lambda c: c.requests("produce"),
+            ValueError,
+            r"called 'produce'; did you mean 'Produce'\?",
+        ),
         (lambda c: c.fail("Fetch", 6, where="t"), TypeError, "where is not a function: 't'"),
         (
             lambda c: c.drop("Fetch", where=lambda: True),
@@ -175,6 +180,19 @@ async def test_rules_may_name_users_and_deleted_topics(
             await admin.describe_configs([trikafka.ConfigResource("topic", "t")])
             await admin.list_offsets({trikafka.TopicPartition("t", 0): 0})
         assert all(cluster.requests(api) for api in ("DescribeConfigs", "ListOffsets"))
+
+
+async def test_forgotten_dial_is_a_note(autojump_clock: MockClock) -> None:
+    async def elsewhere(host: str, port: int) -> trio.abc.Stream:
+        raise ConnectionRefusedError
+
+    with pytest.raises(BootstrapError) as raised:
+        async with (
+            ScriptedCluster() as cluster,
+            trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers, dial=elsewhere),
+        ):
+            pass
+    assert raised.value.__notes__[-1].endswith("give it dial=cluster.dial")
 
 
 async def test_cluster_without_its_block_says_so(autojump_clock: MockClock) -> None:

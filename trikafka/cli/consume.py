@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     "start",
     metavar="WHERE",
     help="beginning (default), end, stored, an offset, -N (the last N), or a time: "
-    "2026-01-31T12:00 in UTC (or with +01:00), -1h (s, m, h, d), or @ and milliseconds. With a group:"
+    "2026-01-31T12:00 in UTC (or with +01:00), -1h (s, m, h, d), or @MILLISECONDS. With a group:"
     " where to begin what it has not committed yet.",
 )
 @click.option("-e", "--until-end", is_flag=True, help="End after the records of the start.")

@@ -11,7 +11,7 @@ from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import beside, existing, known_topics, led, others
 from .resetting import Shift, parse_place, parse_topics, partitions_of, topics_option
-from .start import At, Start
+from .start import TIMES, At, Start
 from .tables import say_rows, time_text
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ class Ends(NamedTuple):
     "--at",
     "at",
     metavar="PLACE",
-    help="earliest, latest, newest (the record with the highest timestamp), or a time: "
-    "2026-01-31T12:00 in UTC, -1h, or @ and milliseconds.",
+    help=f"earliest, latest, newest (the record with the highest timestamp), or a time: {TIMES}.",
 )
 @output_option
 @common_options
@@ -111,8 +110,7 @@ def parse_at(text: str) -> OffsetSpec | int:
     if isinstance(place, Start) and place.at in (At.BEGINNING, At.END):
         return OffsetSpec.EARLIEST if place.at is At.BEGINNING else OffsetSpec.LATEST
     raise click.BadParameter(
-        f"{text!r} is neither 'earliest', 'latest', 'newest', nor a time like 2026-01-31T12:00, "
-        "-1h or @ milliseconds",
+        f"{text!r} is neither 'earliest', 'latest', 'newest', nor a time: {TIMES}",
         param_hint="--at",
     )
 

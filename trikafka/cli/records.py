@@ -19,6 +19,7 @@ from .resetting import (
     parse_topics,
     topics_option,
 )
+from .start import TIMES
 from .suggesting import Suggesting
 from .tables import partition_json, say, say_json, table
 
@@ -43,8 +44,7 @@ def command(common: Common) -> None:
     "--before",
     required=True,
     metavar="PLACE",
-    help="The first record to keep: latest (none), an offset, or a time (2026-01-31T12:00 in UTC, "
-    "-1h, or @ and milliseconds).",
+    help=f"The first record to keep: latest (none), an offset, or a time ({TIMES}).",
 )
 @execute_option
 @output_option

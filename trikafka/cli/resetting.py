@@ -14,7 +14,7 @@ from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import changed, known_topics, no_leader, whole
 from .progress import warn
-from .start import At, Start, check_come, not_come, parse
+from .start import TIMES, At, Start, check_come, not_come, parse
 from .tables import partition_json, say, say_json, table_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def parse_place(text: str, option: str = "--to") -> Start | Shift:
         raise click.BadParameter(
             f"{text!r} is neither 'earliest', 'latest', an offset"
             + (", +N or -N from the committed offset" if option == "--to" else "")
-            + ", nor a time like 2026-01-31T12:00, -1h or @ milliseconds",
+            + f", nor a time: {TIMES}",
             param_hint=option,
         )
     return start
@@ -221,8 +221,7 @@ async def offsets_at(
     "to",
     required=True,
     metavar="PLACE",
-    help="earliest, latest, an offset, a time (2026-01-31T12:00 in UTC, -1h, or @ and "
-    "milliseconds), or +N or -N from the committed offset.",
+    help=f"earliest, latest, an offset, a time ({TIMES}), or +N or -N from the committed offset.",
 )
 @execute_option
 @output_option

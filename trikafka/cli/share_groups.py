@@ -22,6 +22,7 @@ from .resetting import (
     topics_option,
 )
 from .running import printable
+from .start import TIMES
 from .suggesting import Suggesting
 from .tables import partition_json, say, say_done, say_json, say_rows, table
 
@@ -182,8 +183,7 @@ def offsets(common: Common, names: tuple[str, ...], output: str) -> None:
     "to",
     required=True,
     metavar="PLACE",
-    help="earliest, latest, an offset, a time (2026-01-31T12:00 in UTC, -1h, or @ and "
-    "milliseconds), or +N or -N from the start offset.",
+    help=f"earliest, latest, an offset, a time ({TIMES}), or +N or -N from the start offset.",
 )
 @execute_option
 @output_option

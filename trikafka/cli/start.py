@@ -22,6 +22,8 @@ _WORDS = {
 }
 
 
+#: What a time may look like, for help texts and errors.
+TIMES = "2026-01-31T12:00 in UTC, -1h (s, m, h, d), or @MILLISECONDS"
 #: A date. A time that begins with one needs no @.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 #: A time before now.
@@ -72,7 +74,7 @@ def parse(text: str) -> Start:
         return Start(At.LAST if text.startswith("-") else At.OFFSET, number)
     raise click.BadParameter(
         f"{text!r:.100} is neither 'beginning', 'end', 'stored', an offset, -N (the last N "
-        "records of each partition), nor a time (2026-01-31T12:00, -1h, or @ and milliseconds)",
+        f"records of each partition), nor a time: {TIMES}",
         param_hint="--from",
     )
 

@@ -195,7 +195,8 @@ class _Making:
         wrong = {}
         for name, topic in self._topics.items():
             if (count := len(there.get(name, ()))) and topic.partitions not in (-1, count):
-                wrong[name] = f"has {count} partitions, not {topic.partitions}"
+                noun = "partition" if count == 1 else "partitions"
+                wrong[name] = f"has {count} {noun}, not {topic.partitions}"
         self._refuse(wrong)
 
     async def _compare_settings(self, admin: Admin) -> None:

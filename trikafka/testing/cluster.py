@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 from trikafka.error_codes import ErrorCode
-from trikafka.errors import IllegalStateError
+from trikafka.errors import BootstrapError, IllegalStateError
 from trikafka.errors.groups import unwrapped
 from trikafka.hooks import check_takes
 from trikafka.types import OffsetAndMetadata, Record
@@ -215,6 +215,8 @@ class ScriptedCluster:
         assert self._nursery is not None
         assert self._nursery_manager is not None
         self._nursery.cancel_scope.cancel()
+        if isinstance(error, BootstrapError) and not self.dials:
+            error.add_note("no client has dialed the scripted cluster: give it dial=cluster.dial")
         try:
             # The body's exception does not pass through the nursery, so it leaves the block
             # unchanged and in no group.
@@ -823,6 +825,8 @@ class ScriptedCluster:
                 timestamp a record gets the cluster's time.
             compression: The codec of the batch.
         """
+        if isinstance(records, str | bytes | bytearray | memoryview):
+            raise TypeError(f"records must be a collection of records, such as [{records!r}]")
         found = list(records)
         if not found:
             return self.partition(topic, partition).end

@@ -18,6 +18,7 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
 
 from .._kafka_python import writing_decoder
+from ..config.setting import nearest
 
 #: A kafka-python message or a part of one. The classes are generated from JSON schemas and have no
 #: static types.
@@ -174,8 +175,10 @@ def api_key(api: Api) -> int:
     """
     key = int(api) if isinstance(api, int) else _NUMBERS.get(api)
     if key not in _NAMES_OF:
+        near = nearest(str(api), _NUMBERS, 0.6)
         raise ValueError(
-            f"no Kafka API is called {api!r}; the names are those of kafka.protocol.api_key.ApiKey"
+            f"no Kafka API is called {api!r}; "
+            + (f"did you mean {near!r}?" if near else f"there are: {', '.join(sorted(_NUMBERS))}")
         )
     return key
 

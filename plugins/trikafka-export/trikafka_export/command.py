@@ -451,7 +451,7 @@ def _time(seconds: float) -> str:
 
 
 def _start(text: str | None) -> str | int:
-    from trikafka.cli.start import At, Start, parse
+    from trikafka.cli.start import TIMES, At, Start, parse
 
     try:
         begin = parse(text) if text is not None else None
@@ -463,8 +463,7 @@ def _start(text: str | None) -> str | int:
         return "earliest"
     if begin.at is not At.TIME:
         raise click.BadParameter(
-            "an export begins at 'beginning' or at a time: 2026-01-31T12:00 in UTC, -1h, or @ and "
-            f"milliseconds; not at {text!r:.100}",
+            f"an export begins at 'beginning' or at a time ({TIMES}), not at {text!r:.100}",
             param_hint="--from",
         )
     return begin.value

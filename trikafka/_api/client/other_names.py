@@ -56,7 +56,8 @@ def raise_missing(client: object, name: str) -> NoReturn:
         object.__getattribute__(client, name)
     text = f"{kind.__name__!r} object has no attribute {name!r}"
     if not name.startswith("_") and (hint := _hint(kind, name)):
-        text += f"; {hint}"
+        # With the object, Python would add a suggestion of its own, often a private name.
+        raise AttributeError(f"{text}; {hint}", name=name, obj=None)
     raise AttributeError(text, name=name, obj=client)
 
 
