@@ -15,7 +15,7 @@ from trikafka.testing import ScriptedCluster
 
 MAKE = "make it: trikafka topics create ordrs, or admin.create_topics"
 SENTENCE = f"topic 'ordrs' does not exist; {MAKE}"
-MEANT = f"topic 'ordrs' does not exist; did you mean 'orders'? Else {MAKE}"
+MEANT = f"topic 'ordrs' does not exist; did you mean 'orders'? If not, {MAKE}"
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,7 @@ async def test_session_lost_is_notified(autojump_clock: Clock, protocol: str) ->
     (lost,) = watching.of("session_lost")
     assert isinstance(lost.error, RequestTimedOutError)
     assert "no heartbeat reached the coordinator" in lost.reason
+    assert "was the event loop blocked" in lost.reason
     assert watching.membership() == ["joined", "session_lost", "joined", "left"]
 
 

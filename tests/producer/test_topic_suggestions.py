@@ -39,7 +39,7 @@ async def test_nearest_topic_is_named_after_one_request(autojump_clock: Clock) -
     async with cluster_of() as cluster, trikafka.open_producer(**settings(cluster)) as producer:
         for _ in range(2):
             text, _ = await missed(producer, "ordrs")
-            assert "topic 'ordrs' does not exist; did you mean 'orders'? Else make it" in text
+            assert "topic 'ordrs' does not exist; did you mean 'orders'? If not, make it" in text
         assert len([seen for seen in cluster.log if seen.api_name == PAGE]) == 1
         text, _ = await missed(producer, "paymens")
         assert "did you mean 'payments'?" in text

@@ -609,7 +609,7 @@ async def test_conflicting_task_options_are_refused(autojump_clock: Clock) -> No
             ("concurrency", {"concurrency": 0}),
             ("task_timeout_ms", {"task_timeout_ms": -1}),
             ("producer=", {"dead_letter": "dead"}),
-            ("transactional_id", {"producer": producer}),
+            ("give dead_letter=, .* or open .* transactional_id", {"producer": producer}),
             ("batches=True", {"batches": True, "concurrency": 2}),
         ):
             with pytest.raises(ConfigurationError, match=match):

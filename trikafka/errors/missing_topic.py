@@ -39,7 +39,7 @@ def topic_missing(topic: str, known: Iterable[str] = (), *, make: bool = True) -
         return f"topic {topic!r} does not exist{meant or '; see: trikafka topics list'}"
     how = f"make it: trikafka topics create {topic}, or admin.create_topics"
     return (
-        f"topic {topic!r} does not exist{meant} Else {how}"
+        f"topic {topic!r} does not exist{meant} If not, {how}"
         if near
         else f"topic {topic!r} does not exist; {how}"
     )

@@ -111,7 +111,7 @@ class ConsumerHeartbeats:
         def expired() -> None:
             text = (
                 f"no heartbeat reached the coordinator of group {self._group!r} for a session "
-                f"({self._session.limit:g} s)"
+                f"({self._session.limit:g} s): was the event loop blocked, or the network down?"
             )
             fenced(RequestTimedOutError(text))
 

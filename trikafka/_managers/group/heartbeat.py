@@ -76,7 +76,8 @@ class Heartbeats:
         """
         ended = RequestTimedOutError(
             f"no heartbeat reached the coordinator of group {self._group!r} for "
-            f"session_timeout_ms ({self._session_limit:g} s)"
+            f"session_timeout_ms ({self._session_limit:g} s): was the event loop blocked, or the "
+            "network down?"
         )
 
         def expired() -> None:
