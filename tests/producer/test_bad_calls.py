@@ -31,77 +31,7 @@ T0 = TopicPartition("t", 0)
 G = GroupMetadata("g")
 
 
-# --- a record -------------------------------------------------------------------------------------
-
-
-class Released:
-    """Return a memory view that has been released."""
-
-    @staticmethod
-    def view() -> memoryview:
-        view = memoryview(b"gone")
-        view.release()
-        return view
-
-
-WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
-    (
-        {"partition": 2**31},
-        ConfigurationError,
-        "partition must be a whole number from 0 to 2147483647, not 2147483648",
-    ),
-    (
-        {"partition": 10**30},
-        ConfigurationError,
-        "partition must be a whole number from 0 to 2147483647",
-    ),
-    ({"value": Released.view()}, TypeError, "value must be bytes-like or None, not memoryview"),
-    ({"headers": 5}, TypeError, "headers must be a list of pairs of a name and a value, not int"),
-    (
-        {"headers": True},
-        TypeError,
-        "headers must be a list of pairs of a name and a value, not bool",
-    ),
-    (
-        {"headers": iter([("a", b"b")])},
-        TypeError,
-        "headers must be a list of pairs of a name and a value, not list_iterator",
-    ),
-    (
-        {"headers": zip(["a"], [b"b"], strict=True)},
-        TypeError,
-        "headers must be a list of pairs .*, not zip",
-    ),
-    (
-        {"headers": [("\ud800", b"b")]},
-        TypeError,
-        "a header's name must be text that can be written as UTF-8",
-    ),
-    ({"headers": [("a", "b")]}, TypeError, "header value must be bytes, not str; encode it first"),
-    ({"headers": [("a", b"b", 1)]}, TypeError, "headers must be pairs"),
-    ({"headers": ["ab"]}, TypeError, "headers must be pairs"),
-]
-
-
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("fields", "error", "text"), WRONG)
-async def test_wrong_record_is_refused_at_once(
-    fields: dict[str, Any],
-    error: type[Exception],
-    text: str,
-    way: str,
-    known: bool,
-    autojump_clock: Clock,
-) -> None:
-    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
-        if known:
-            await producer.partitions_for("t")
-        asked, start = len(cluster.requests()), trio.current_time()
-        with pytest.raises(error, match=text):
-            await WAYS[way](producer, "t", **{"value": b"v", **fields})
-        assert (trio.current_time(), len(cluster.requests())) == (start, asked)
-        assert producer.statistics().buffer_used == 0
+# --- a topic -------------------------------------------------------------------------------------
 
 
 class Topic(StrEnum):

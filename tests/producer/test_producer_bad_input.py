@@ -42,6 +42,16 @@ async def send_nowait(producer: Producer, *record: Any, **fields: Any) -> None:
     producer.send_nowait(*record, **fields)
 
 
+class Released:
+    """Return a memory view that has been released."""
+
+    @staticmethod
+    def view() -> memoryview:
+        view = memoryview(b"gone")
+        view.release()
+        return view
+
+
 WAYS: dict[str, Way] = {
     "send": Producer.send,
     "enqueue": Producer.enqueue,
@@ -166,31 +176,86 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
         ConfigurationError,
         r"not datetime\..*; for a datetime write int\(when\.timestamp\(\) \* 1000\)",
     ),
+    (
+        ("t", b"v"),
+        {"partition": 2**31},
+        ConfigurationError,
+        "partition must be a whole number from 0 to 2147483647, not 2147483648",
+    ),
+    (
+        ("t", b"v"),
+        {"partition": 10**30},
+        ConfigurationError,
+        "partition must be a whole number from 0 to 2147483647",
+    ),
+    (
+        ("t", Released.view()),
+        {},
+        TypeError,
+        "value must be bytes-like or None, not memoryview",
+    ),
+    (
+        ("t", b"v"),
+        {"headers": 5},
+        TypeError,
+        "headers must be a list of pairs of a name and a value, not int",
+    ),
+    (
+        ("t", b"v"),
+        {"headers": True},
+        TypeError,
+        "headers must be a list of pairs of a name and a value, not bool",
+    ),
+    (
+        ("t", b"v"),
+        {"headers": iter([("a", b"b")])},
+        TypeError,
+        "headers must be a list of pairs of a name and a value, not list_iterator",
+    ),
+    (
+        ("t", b"v"),
+        {"headers": zip(["a"], [b"b"], strict=True)},
+        TypeError,
+        "headers must be a list of pairs .*, not zip",
+    ),
+    (
+        ("t", b"v"),
+        {"headers": [("\ud800", b"b")]},
+        TypeError,
+        "a header's name must be text that can be written as UTF-8",
+    ),
+    (
+        ("t", b"v"),
+        {"headers": [("a", "b")]},
+        TypeError,
+        "header value must be bytes, not str; encode it first",
+    ),
+    (("t", b"v"), {"headers": [("a", b"b", 1)]}, TypeError, "headers must be pairs"),
+    (("t", b"v"), {"headers": ["ab"]}, TypeError, "headers must be pairs"),
     (("t", b"x" * 1_048_577), {}, RecordTooLargeError, "max_request_size"),
 ]
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("record", "fields", "error", "text"), WRONG)
 async def test_unsendable_record_is_refused_at_once(
     record: tuple[Any, ...],
     fields: dict[str, Any],
     error: type[Exception],
     text: str,
-    way: str,
-    known: bool,
     autojump_clock: Clock,
 ) -> None:
+    """Before and after the topic is known, by each call."""
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
-        if known:
-            await producer.partitions_for("t")
-        asked, start = len(cluster.requests()), trio.current_time()
-        with pytest.raises(error, match=text):
-            await WAYS[way](producer, *record, **fields)
-        assert trio.current_time() == start
-        assert len(cluster.requests()) == asked
-        assert producer.statistics().buffer_used == 0
+        for known in (False, True):
+            if known:
+                await producer.partitions_for("t")
+            asked, start = len(cluster.requests()), trio.current_time()
+            for way in WAYS.values():
+                with pytest.raises(error, match=text):
+                    await way(producer, *record, **fields)
+                assert trio.current_time() == start
+                assert len(cluster.requests()) == asked
+                assert producer.statistics().buffer_used == 0
 
 
 # --- send_nowait: full, and never -----------------------------------------------------------------
