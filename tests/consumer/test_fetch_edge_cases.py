@@ -121,24 +121,6 @@ async def test_marks_continue_behind_a_commit(autojump_clock: Clock) -> None:
         assert committed(cluster) == 8
 
 
-async def test_unknown_replica_does_not_stop_reading(autojump_clock: Clock) -> None:
-    async with cluster_of(records=3) as cluster, consumer_of(cluster, client_rack="a") as consumer:
-
-        async def elsewhere(request: Any, default: Any) -> Any:
-            response = await default()
-            if request.rack_id:
-                for topic in response.responses:
-                    for part in topic.partitions:
-                        part.preferred_read_replica = 77
-                        part.records = b""
-            return response
-
-        cluster.on("Fetch", elsewhere)
-        consumer.assign([T0])
-        with trio.fail_after(20):
-            assert await values(consumer, 1) == [b"0"]
-
-
 async def test_seek_during_a_commit_is_respected(autojump_clock: Clock) -> None:
     async with cluster_of(records=9) as cluster:
         async with member_of(
@@ -293,32 +275,29 @@ async def test_unrequested_response_is_no_hot_loop(
         assert len(cluster.requests("Fetch")) - before < 40
 
 
+def redirect(cluster: ScriptedCluster, node: int, replica: int, *, always: bool = False) -> None:
+    """Have a broker name a replica to a consumer with a rack, and to others if ``always``."""
+
+    async def elsewhere(request: Any, default: Any) -> Any:
+        response = await default()
+        if request.rack_id or always:
+            for topic in response.responses:
+                for part in topic.partitions:
+                    part.preferred_read_replica = replica
+                    part.records = b""
+                    part.error_code = 0
+        return response
+
+    cluster.on("Fetch", elsewhere, node=node)
+
+
 async def test_circular_replicas_are_no_hot_loop(autojump_clock: Clock) -> None:
     async with (
         cluster_of(records=3, nodes=2) as cluster,
         consumer_of(cluster, client_rack="a") as consumer,
     ):
-
-        async def other(request: Any, default: Any) -> Any:
-            response = await default()
-            for topic in response.responses:
-                for part in topic.partitions:
-                    part.preferred_read_replica = 1
-                    part.records = b""
-                    part.error_code = 0
-            return response
-
-        async def back(request: Any, default: Any) -> Any:
-            response = await default()
-            for topic in response.responses:
-                for part in topic.partitions:
-                    part.preferred_read_replica = 0
-                    part.records = b""
-                    part.error_code = 0
-            return response
-
-        cluster.on("Fetch", other, node=0)
-        cluster.on("Fetch", back, node=1)
+        redirect(cluster, 0, 1, always=True)
+        redirect(cluster, 1, 0, always=True)
         consumer.assign([T0])
         with trio.move_on_after(5):
             await consumer.receive()
@@ -326,32 +305,24 @@ async def test_circular_replicas_are_no_hot_loop(autojump_clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("replica", "code"),
     [
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
+        (77, None),  # there is none
+        (1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (1, ErrorCode.OFFSET_NOT_AVAILABLE),
+        (1, ErrorCode.KAFKA_STORAGE_ERROR),
     ],
 )
 async def test_failing_replica_does_not_stop_reading(
-    autojump_clock: Clock, code: ErrorCode
+    autojump_clock: Clock, replica: int, code: ErrorCode | None
 ) -> None:
     async with (
         cluster_of(records=3, nodes=2) as cluster,
         consumer_of(cluster, client_rack="a") as consumer,
     ):
-
-        async def other(request: Any, default: Any) -> Any:
-            response = await default()
-            if request.rack_id:
-                for topic in response.responses:
-                    for part in topic.partitions:
-                        part.preferred_read_replica = 1
-                        part.records = b""
-            return response
-
-        cluster.on("Fetch", other, node=0)
-        cluster.fail("Fetch", code, None, node=1)
+        redirect(cluster, 0, replica)
+        if code is not None:
+            cluster.fail("Fetch", code, None, node=1)
         consumer.assign([T0])
         with trio.fail_after(20):
             assert await values(consumer, 1) == [b"0"]

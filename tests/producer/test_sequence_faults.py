@@ -6,6 +6,7 @@ No acknowledged record is lost or doubled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -57,36 +58,35 @@ def lose_response(cluster: ScriptedCluster) -> None:
     cluster.on("Produce", carry_out, times=1)
 
 
-@pytest.mark.parametrize("behind", [0, 1, 4, 5, 6, 20])
-async def test_single_lost_response_doubles_nothing(behind: int, autojump_clock: Clock) -> None:
-    async with ready(request_timeout_ms=5_000) as (cluster, producer):
-        lose_response(cluster)
-        with trio.fail_after(60):
-            acks = await enqueue_apart(producer, 1 + behind)
-            assert await fates(acks) == ["delivered"] * (1 + behind)
-        assert values(cluster) == numbers(1 + behind)
+def lose_request(cluster: ScriptedCluster) -> None:
+    """Have the broker neither carry out nor answer the next Produce request."""
 
-
-@pytest.mark.parametrize("behind", [1, 4, 5, 6, 20])
-async def test_single_lost_request_doubles_nothing(behind: int, autojump_clock: Clock) -> None:
     async def lose(request: Any, default: Default) -> None:
         pass
 
-    async with ready(request_timeout_ms=5_000) as (cluster, producer):
-        cluster.on("Produce", lose, times=1)
-        with trio.fail_after(60):
-            acks = await enqueue_apart(producer, 1 + behind)
-            assert await fates(acks) == ["delivered"] * (1 + behind)
-        assert values(cluster) == numbers(1 + behind)
+    cluster.on("Produce", lose, times=1)
 
 
-@pytest.mark.parametrize("behind", [0, 3, 10])
-@pytest.mark.parametrize("change", ["cut", "strange_id"])
-async def test_damaged_response_doubles_nothing(
-    change: str, behind: int, autojump_clock: Clock
+def cut_response(cluster: ScriptedCluster) -> None:
+    cluster.damage("Produce", change=faults.cut)
+
+
+def misname_response(cluster: ScriptedCluster) -> None:
+    cluster.damage("Produce", change=faults.strange_id)
+
+
+@pytest.mark.parametrize(
+    ("fault", "behind"),
+    [
+        *product([lose_response, lose_request], [0, 1, 4, 5, 6, 20]),
+        *product([cut_response, misname_response], [0, 3, 10]),
+    ],
+)
+async def test_single_fault_doubles_nothing(
+    fault: Callable[[ScriptedCluster], None], behind: int, autojump_clock: Clock
 ) -> None:
     async with ready(request_timeout_ms=5_000) as (cluster, producer):
-        cluster.damage("Produce", change=getattr(faults, change))
+        fault(cluster)
         with trio.fail_after(60):
             acks = await enqueue_apart(producer, 1 + behind)
             assert await fates(acks) == ["delivered"] * (1 + behind)
