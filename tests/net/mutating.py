@@ -33,30 +33,28 @@ from damaged_apis import (
     OPERATOR,
     PRODUCER,
     SHARE,
+    T0,
+    T1,
     TRANSACTIONS,
+    Steps,
+    admin_calls,
+    cluster_of,
+    each,
+    hanging_calls,
+    leave_transactions,
+    operator_calls,
 )
 from trio.testing import MockClock
 
 import trikafka
 from trikafka import (
-    ConfigResource,
-    NewTopic,
     OffsetSpec,
-    TopicPartition,
-    TopicPartitionReplica,
     TrikafkaError,
 )
 from trikafka.error_codes import ErrorCode
-from trikafka.testing import ScriptedCluster, encode_batch
+from trikafka.testing import ScriptedCluster
 from trikafka.testing.messages import encode_response
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-REPLICA = TopicPartitionReplica("t", 0, 0)
-TOPIC, OTHER = ConfigResource("topic", "t"), ConfigResource("topic", "other")
-RULE = trikafka.AclBinding("User:alice", "read", "topic", "t")
-ALICE, BOB = trikafka.QuotaEntity(user="alice"), trikafka.QuotaEntity(user="bob")
-REMOVAL = trikafka.ScramRemoval()
-ENDPOINT = trikafka.VoterEndpoint("CONTROLLER", "broker-7", 9093)
 #: Retriable codes, the unknown error, and codes that no broker has.
 _CODES = (3, 5, 6, 7, 14, 15, 16, 27, 56, 75, 78, -1, 9_999, -32_768, 100)
 _NUMBERS = (-1, -2, 0, 1, 2, 3, 1_000, 2**31 - 1, -(2**31))
@@ -66,27 +64,6 @@ _TEXTS = ("", "u", "t", "g", "x", "m\n\x1b[31m", "\N{SNOWMAN}" * 50, "a" * 3_000
 _BYTES = (0x00, 0xFF, 0x7F, 0x80, 0x01)
 #: The longest step of a client (seconds of its thread's processor time) that is no fault.
 LONGEST = 0.5
-
-
-class Steps(trio.abc.Instrument):
-    """The longest step of any task, in seconds of processor time.
-
-    Wall-clock time would depend on the machine's other work.
-    """
-
-    def __init__(self) -> None:
-        self.longest = 0.0
-        self.whose = ""
-        self._began = math.inf
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._began = time.thread_time()
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        took = time.thread_time() - self._began
-        if took > self.longest and "testing" not in task.name:  # steps of the cluster do not count
-            self.longest = took
-            self.whose = task.name
 
 
 def _structs(message: Any) -> Iterator[tuple[Any, str, Any]]:
@@ -193,16 +170,21 @@ def _mutate_value(holder: Any, name: str, kind: Any, chosen: random.Random) -> N
     setattr(holder, name, changed)
 
 
-def mutate_bytes(frame: bytes, chosen: random.Random) -> bytes:
-    """Change one to four neighbouring bytes behind the correlation id, or cut the message."""
+def change_bytes(frame: bytes, chosen: random.Random) -> bytes:
+    """Change one to four neighbouring bytes behind the correlation id."""
     if len(frame) <= 9:
         return frame
-    if chosen.random() < 0.1:
-        body = frame[4 : chosen.randrange(8, len(frame))]
-        return len(body).to_bytes(4, "big") + body
     place = chosen.randrange(8, len(frame))
     width = min(chosen.choice((1, 1, 2, 4)), len(frame) - place)
     return frame[:place] + bytes([chosen.choice(_BYTES)]) * width + frame[place + width :]
+
+
+def mutate_bytes(frame: bytes, chosen: random.Random) -> bytes:
+    """Change bytes, or cut the message."""
+    if len(frame) > 9 and chosen.random() < 0.1:
+        body = frame[4 : chosen.randrange(8, len(frame))]
+        return len(body).to_bytes(4, "big") + body
+    return change_bytes(frame, chosen)
 
 
 @dataclass
@@ -292,12 +274,6 @@ async def _again(
     raise last or AssertionError("the client does not work any more, and says nothing")
 
 
-async def _each(calls: list[Callable[[], Awaitable[Any]]]) -> None:
-    for call in calls:
-        with suppress(TrikafkaError):
-            await call()
-
-
 async def consumer(
     cluster: ScriptedCluster, settings: dict[str, Any], mutations: Mutations
 ) -> None:
@@ -323,7 +299,7 @@ async def consumer(
             if number == 4:
                 with suppress(TrikafkaError):
                     client.seek_to_beginning()
-            await _each(calls)
+            await each(calls)
             client.health()
             client.statistics()
         mutations.end(cluster)
@@ -351,59 +327,12 @@ async def admin(cluster: ScriptedCluster, settings: dict[str, Any], mutations: M
     """Use all calls of an admin client, with a transaction that hangs."""
     cluster.offer("GetTelemetrySubscriptions", (0, 0))
     cluster.offer("DescribeTopicPartitions", (0, 0))
-    identity = cluster.transactions.initialize(
-        "y", 60_000, None, two_phase=False, keep=False
-    ).identity
-    cluster.transactions.add("y", identity, [("t", 1)])
-    cluster.partition("t", 0).store(
-        encode_batch([b"x"], timestamp=0, producer=(5, 3, 0), transactional=True)
-    )
+    leave_transactions(cluster)
     member = trikafka.open_consumer("t", group_id="g", **settings)
     async with trikafka.open_admin(**settings) as client, member as joined:
         with suppress(TrikafkaError):
             await joined.receive_batch(timeout=2)
-        await _each(
-            [
-                lambda: client.list_offsets({T0: OffsetSpec.LATEST, T1: 5}, timeout=5),
-                lambda: client.list_topics(timeout=5),
-                lambda: client.list_groups(timeout=5),
-                lambda: client.describe_groups(["g", "h"], timeout=5),
-                lambda: client.create_topics({"new": NewTopic(1), "newer": NewTopic(1)}, timeout=5),
-                lambda: client.create_partitions({"new": 3}, timeout=5),
-                lambda: client.delete_topics(["new", "newer"], timeout=5),
-                lambda: client.topic_configs(["t"], timeout=5),
-                lambda: client.alter_configs({TOPIC: {"a": 1}, OTHER: {"a": None}}, timeout=5),
-                lambda: client.describe_configs([TOPIC, OTHER], timeout=5),
-                lambda: client.delete_records({T0: 0, T1: OffsetSpec.LATEST}, timeout=5),
-                lambda: client.alter_group_offsets("h", {T0: 1, T1: 0}, timeout=5),
-                lambda: client.delete_group_offsets("h", [T0, T1], timeout=5),
-                lambda: client.list_group_offsets("g", timeout=5),
-                lambda: client.list_group_offsets("g", [T0, T1], timeout=5),
-                lambda: client.delete_groups(["h"], timeout=5),
-                lambda: client.describe_cluster(fenced_brokers=True, timeout=5),
-                lambda: client.describe_topics(["t", "u"], timeout=5),
-                lambda: client.alter_partition_reassignments({T0: [1, 0], T1: None}, timeout=5),
-                lambda: client.list_partition_reassignments(timeout=5),
-                lambda: client.list_partition_reassignments([T0, T1], timeout=5),
-                lambda: client.elect_leaders([T0, T1], timeout=5),
-                lambda: client.elect_leaders(timeout=5),
-                lambda: client.describe_log_dirs(timeout=5),
-                lambda: client.describe_replica_log_dirs([REPLICA], timeout=5),
-                lambda: client.alter_replica_log_dirs({REPLICA: "/data-0"}, timeout=5),
-                lambda: client.remove_group_members("h", ["no"], timeout=5),
-                lambda: client.alter_share_group_offsets("s", {T0: 0, T1: 1}, timeout=5),
-                lambda: client.describe_share_groups(["s", "no"], timeout=5),
-                lambda: client.list_share_group_offsets({"s": None, "no": [T0]}, timeout=5),
-                lambda: client.delete_share_group_offsets("s", ["t"], timeout=5),
-                lambda: client.describe_streams_groups(["s"], timeout=5),
-                lambda: client.client_instance_id(timeout=5),
-                lambda: client.list_transactions(timeout=5),
-                lambda: client.describe_transactions(["y"], timeout=5),
-                lambda: client.describe_producers([T0, T1], timeout=5),
-                lambda: client.find_hanging_transactions(["t"], timeout=5),
-                lambda: client.abort_transaction(T0, cluster.partition("t", 0).end - 1, timeout=5),
-            ]
-        )
+        await each(admin_calls(client, 5) + hanging_calls(client, cluster, 5))
         mutations.end(cluster)
         await _again(lambda: client.list_offsets({T0: OffsetSpec.LATEST}, timeout=5))
         await _again(lambda: client.describe_groups(["g"], timeout=5))
@@ -414,32 +343,7 @@ async def operator(
 ) -> None:
     """Use the calls about rules, quotas, users, tokens, features and controllers."""
     async with trikafka.open_admin(**settings) as client:
-        await _each(
-            [
-                lambda: client.create_acls([RULE], timeout=5),
-                lambda: client.describe_acls(timeout=5),
-                lambda: client.delete_acls([trikafka.AclFilter()], timeout=5),
-                lambda: client.alter_client_quotas({ALICE: {"q": 1}, BOB: {"q": 1}}, timeout=5),
-                lambda: client.describe_client_quotas(timeout=5),
-                lambda: client.alter_user_scram_credentials(
-                    {"a": REMOVAL, "b": REMOVAL}, timeout=5
-                ),
-                lambda: client.describe_user_scram_credentials(timeout=5),
-                lambda: client.create_delegation_token(timeout=5),
-                lambda: client.describe_delegation_tokens(timeout=5),
-                lambda: client.renew_delegation_token(b"secret 1", timeout=5),
-                lambda: client.expire_delegation_token(b"secret 1", timeout=5),
-                lambda: client.describe_features(timeout=5),
-                lambda: client.update_features({"metadata.version": 21}, timeout=5),
-                lambda: client.describe_metadata_quorum(timeout=5),
-                lambda: client.add_raft_voter(7, "A" * 22, [ENDPOINT], timeout=5),
-                lambda: client.remove_raft_voter(7, "A" * 22, timeout=5),
-                lambda: client.unregister_broker(1, timeout=5),
-                lambda: client.unregister_controller(1, timeout=5),
-                lambda: client.list_config_resources(timeout=5),
-                lambda: client.fence_producers(["a", "b"], timeout=5),
-            ]
-        )
+        await each(operator_calls(client, 5))
         mutations.end(cluster)
         await _again(lambda: client.describe_acls(timeout=5))
         await _again(lambda: client.describe_metadata_quorum(timeout=5))
@@ -459,7 +363,7 @@ async def producer(
     async with trikafka.open_producer(**{**settings, **limits}) as client:
         for number in range(24):
             cluster.move_leader("t", 0, number % 2)
-            await _each(
+            await each(
                 [
                     lambda: client.send("t", b"x", partition=0),
                     lambda: client.send("t", b"x"),
@@ -510,9 +414,9 @@ async def share(cluster: ScriptedCluster, settings: dict[str, Any], mutations: M
         for number in range(12):
             cluster.append("t", number % 2, [b"x", b"y"])
             cluster.move_leader("t", 0, number % 2)
-            await _each([in_a_block, plainly, whole_batch, flush])
+            await each([in_a_block, plainly, whole_batch, flush])
             if number % 4 == 3:
-                await _each([longer_than_half_a_lock])
+                await each([longer_than_half_a_lock])
             client.health()
             client.statistics()
             repr(client.assignment)
@@ -575,13 +479,7 @@ _MOST = 250
 
 async def _run(use: Use, seed: int, found: Found) -> None:
     chosen = random.Random(f"{use.__name__} {seed}")
-    # Every second cluster has the old protocols: classic groups, transactions of version 1.
-    cluster = ScriptedCluster(
-        nodes=2, topics={"t": 2}, strict=False, transaction_version=1 + seed % 2
-    )
-    if seed % 2:
-        cluster.offer("ConsumerGroupHeartbeat", None)
-    cluster.append("t", 0, [b"a", b"b"])
+    cluster = cluster_of(seed)
     steps = Steps()
     mutations = Mutations(chosen, _MOST)
     trio.lowlevel.add_instrument(steps)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,132 +19,47 @@ from damaged_apis import (
     OPERATOR,
     PRODUCER,
     SHARE,
+    T0,
+    T1,
     TRANSACTIONS,
+    Steps,
+    admin_calls,
+    cluster_of,
+    each,
+    hanging_calls,
+    leave_transactions,
+    operator_calls,
 )
 from kafka.protocol.api_key import ApiKey
+from mutating import change_bytes
 from test_authentication import Broker, connecting
 from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka import (
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    TopicPartition,
-    TopicPartitionReplica,
     TrikafkaError,
 )
-from trikafka.testing import ScriptedCluster, encode_batch
+from trikafka.testing import ScriptedCluster
 from trikafka.testing.messages import api_name
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-REPLICA = TopicPartitionReplica("t", 0, 0)
-TOPIC, OTHER = ConfigResource("topic", "t"), ConfigResource("topic", "other")
 SASL = ["SaslHandshake", "SaslAuthenticate"]
 ALL = ["Metadata", "ApiVersions"]
 PUSHES = ["GetTelemetrySubscriptions", "PushTelemetry"]
-RULE = trikafka.AclBinding("User:alice", "read", "topic", "t")
-ALICE, BOB = trikafka.QuotaEntity(user="alice"), trikafka.QuotaEntity(user="bob")
-REMOVAL = trikafka.ScramRemoval()
-ENDPOINT = trikafka.VoterEndpoint("CONTROLLER", "broker-7", 9093)
-_BYTES = (0x00, 0xFF, 0x7F, 0x80, 0x01)
-
-
-class Steps(trio.abc.Instrument):
-    """The longest step of any task, in seconds of processor time."""
-
-    longest = 0.0
-    _began = math.inf
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._began = time.thread_time()
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.longest = max(self.longest, time.thread_time() - self._began)
 
 
 def mutation(chosen: random.Random) -> Callable[[bytes], bytes]:
-    """Return a change of one to four neighbouring bytes behind the correlation id."""
-
-    def change(frame: bytes) -> bytes:
-        if len(frame) <= 9:
-            return frame
-        place = chosen.randrange(8, len(frame))
-        width = min(chosen.choice((1, 1, 2, 4)), len(frame) - place)
-        return frame[:place] + bytes([chosen.choice(_BYTES)]) * width + frame[place + width :]
-
-    return change
+    return lambda frame: change_bytes(frame, chosen)
 
 
 async def admin(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
     cluster.offer("GetTelemetrySubscriptions", (0, 0))
     async with trikafka.open_admin(**settings) as client:
-        calls: list[Callable[[], Any]] = [
-            lambda: client.list_offsets({T0: OffsetSpec.LATEST, T1: 5}, timeout=20),
-            lambda: client.list_topics(timeout=20),
-            lambda: client.list_groups(timeout=20),
-            lambda: client.describe_groups(["g"], timeout=20),
-            lambda: client.create_topics({"new": NewTopic(1)}, timeout=20),
-            lambda: client.create_partitions({"new": 3}, timeout=20),
-            lambda: client.delete_topics(["new"], timeout=20),
-            lambda: client.topic_configs(["t"], timeout=20),
-            lambda: client.alter_configs({TOPIC: {"a": 1}, OTHER: {"a": None}}, timeout=20),
-            lambda: client.describe_configs([TOPIC, OTHER], timeout=20),
-            lambda: client.delete_records({T0: 0, T1: OffsetSpec.LATEST}, timeout=20),
-            lambda: client.alter_group_offsets("h", {T0: 1, T1: 0}, timeout=20),
-            lambda: client.delete_group_offsets("h", [T0, T1], timeout=20),
-            lambda: client.list_group_offsets("g", timeout=20),
-            lambda: client.delete_groups(["g"], timeout=20),
-            lambda: client.describe_cluster(fenced_brokers=True, timeout=20),
-            lambda: client.describe_topics(["t", "u"], timeout=20),
-            lambda: client.alter_partition_reassignments({T0: [1, 0], T1: None}, timeout=20),
-            lambda: client.list_partition_reassignments(timeout=20),
-            lambda: client.list_partition_reassignments([T0, T1], timeout=20),
-            lambda: client.elect_leaders([T0, T1], timeout=20),
-            lambda: client.elect_leaders(timeout=20),
-            lambda: client.describe_log_dirs(timeout=20),
-            lambda: client.describe_replica_log_dirs([REPLICA], timeout=20),
-            lambda: client.alter_replica_log_dirs({REPLICA: "/data-0"}, timeout=20),
-            lambda: client.remove_group_members("h", ["no"], timeout=20),
-            lambda: client.alter_share_group_offsets("s", {T0: 0, T1: 1}, timeout=20),
-            lambda: client.describe_share_groups(["s", "no"], timeout=20),
-            lambda: client.list_share_group_offsets({"s": None, "no": [T0]}, timeout=20),
-            lambda: client.delete_share_group_offsets("s", ["t"], timeout=20),
-            lambda: client.describe_streams_groups(["s"], timeout=20),
-            lambda: client.client_instance_id(timeout=20),
-        ]
-        for call in calls:
-            with suppress(TrikafkaError):
-                await call()
+        await each(admin_calls(client, 20))
 
 
 async def operator(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
     async with trikafka.open_admin(**settings) as client:
-        calls: list[Callable[[], Any]] = [
-            lambda: client.create_acls([RULE], timeout=20),
-            lambda: client.describe_acls(timeout=20),
-            lambda: client.delete_acls([trikafka.AclFilter()], timeout=20),
-            lambda: client.alter_client_quotas({ALICE: {"q": 1}, BOB: {"q": 1}}, timeout=20),
-            lambda: client.describe_client_quotas(timeout=20),
-            lambda: client.alter_user_scram_credentials({"a": REMOVAL, "b": REMOVAL}, timeout=20),
-            lambda: client.describe_user_scram_credentials(timeout=20),
-            lambda: client.create_delegation_token(timeout=20),
-            lambda: client.describe_delegation_tokens(timeout=20),
-            lambda: client.renew_delegation_token(b"secret 1", timeout=20),
-            lambda: client.expire_delegation_token(b"secret 1", timeout=20),
-            lambda: client.describe_features(timeout=20),
-            lambda: client.update_features({"metadata.version": 21}, timeout=20),
-            lambda: client.describe_metadata_quorum(timeout=20),
-            lambda: client.add_raft_voter(7, "A" * 22, [ENDPOINT], timeout=20),
-            lambda: client.remove_raft_voter(7, "A" * 22, timeout=20),
-            lambda: client.unregister_broker(1, timeout=20),
-            lambda: client.unregister_controller(1, timeout=20),
-            lambda: client.list_config_resources(timeout=20),
-            lambda: client.fence_producers(["a", "b"], timeout=20),
-        ]
-        for call in calls:
-            with suppress(TrikafkaError):
-                await call()
+        await each(operator_calls(client, 20))
 
 
 async def group(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
@@ -205,25 +118,9 @@ async def share(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
 
 
 async def hanging(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
-    """Write in a transaction that no coordinator knows, and leave another one open."""
-    identity = cluster.transactions.initialize(
-        "y", 60_000, None, two_phase=False, keep=False
-    ).identity
-    cluster.transactions.add("y", identity, [("t", 1)])
-    cluster.partition("t", 0).store(
-        encode_batch([b"x"], timestamp=0, producer=(5, 3, 0), transactional=True)
-    )
+    leave_transactions(cluster)
     async with trikafka.open_admin(**settings) as client:
-        calls: list[Callable[[], Any]] = [
-            lambda: client.list_transactions(timeout=20),
-            lambda: client.describe_transactions(["y"], timeout=20),
-            lambda: client.describe_producers([T0, T1], timeout=20),
-            lambda: client.find_hanging_transactions(["t"], timeout=20),
-            lambda: client.abort_transaction(T0, cluster.partition("t", 0).end - 1, timeout=20),
-        ]
-        for call in calls:
-            with suppress(TrikafkaError):
-                await call()
+        await each(hanging_calls(client, cluster, 20))
 
 
 async def pushes(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
@@ -249,17 +146,6 @@ USES = {
     hanging: HANGING,
     share: SHARE,
 }
-
-
-def cluster_of(seed: int) -> ScriptedCluster:
-    """Open a cluster; every second one has classic groups and transactions of version 1."""
-    cluster = ScriptedCluster(
-        nodes=2, topics={"t": 2}, strict=False, transaction_version=1 + seed % 2
-    )
-    if seed % 2:
-        cluster.offer("ConsumerGroupHeartbeat", None)
-    cluster.append("t", 0, [b"a", b"b"])
-    return cluster
 
 
 def settings_of(cluster: ScriptedCluster) -> dict[str, Any]:
