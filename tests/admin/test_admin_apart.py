@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio.testing
+from administering import opened
 
 import trikafka
 from trikafka import (
-    Admin,
     AdminErrors,
     AuthorizationError,
     BrokerResponseError,
@@ -24,14 +22,6 @@ from trikafka.testing import ScriptedCluster
 
 T0 = TopicPartition("t", 0)
 REQUEST_TIMED_OUT, NOT_COORDINATOR, GROUP_REFUSED, NOT_CONTROLLER, TXN_REFUSED = 7, 16, 30, 41, 53
-
-
-@asynccontextmanager
-async def opened(cluster: ScriptedCluster, **settings: Any) -> AsyncIterator[Admin]:
-    async with trikafka.open_admin(
-        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **settings
-    ) as admin:
-        yield admin
 
 
 @pytest.mark.parametrize(

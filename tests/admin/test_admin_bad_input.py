@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 import pytest
 import trio.testing
+from administering import opened
 
 import trikafka
 from trikafka import (
@@ -62,10 +63,6 @@ WRONG = (
 FREE = frozenset({"validate_only", "timeout", "reason", "include_defaults"})
 FREE |= {"authorized_operations", "allow_replication_factor_change", "fenced_brokers"}
 FREE |= {"include_internal", "include_synonyms", "include_documentation"}
-
-
-def opened(cluster: ScriptedCluster) -> Any:
-    return trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial)
 
 
 def calls() -> Iterator[tuple[str, str]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio.testing
+from administering import opened, refuses
 
 import trikafka
 from trikafka import (
-    Admin,
     AdminErrors,
     BrokerResponseError,
     ConfigChange,
@@ -28,14 +26,6 @@ from trikafka.testing import ScriptedCluster
 T, U = ConfigResource("topic", "t"), ConfigResource("topic", "u")
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 NOT_CONTROLLER, REFUSED = 41, 40
-
-
-@asynccontextmanager
-async def opened(cluster: ScriptedCluster) -> AsyncIterator[Admin]:
-    async with trikafka.open_admin(
-        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-    ) as admin:
-        yield admin
 
 
 async def test_settings_are_changed_and_read(autojump_clock: trio.testing.MockClock) -> None:
@@ -165,11 +155,7 @@ async def test_offsets_of_a_group_are_set_and_deleted(
 async def test_bad_input_is_refused_before_any_request(
     autojump_clock: trio.testing.MockClock, call: Any, text: str
 ) -> None:
-    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
-        before = len(cluster.log)
-        with pytest.raises(ConfigurationError, match=text):
-            await call(admin)
-        assert len(cluster.log) == before
+    await refuses(call, text)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from administering import opened, refuses
 
 import trikafka
 from trikafka import (
-    Admin,
     AdminErrors,
     AuthorizationError,
-    ConfigurationError,
     GroupIdNotFoundError,
     IllegalStateError,
     SharePartitionOffset,
@@ -28,14 +27,6 @@ from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable, res
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 NO_GROUP, NO_TOPIC, NON_EMPTY, NOT_COORDINATOR, NO_MEMBER = 69, 3, 68, 16, 25
 GROUP_REFUSED, UNSUPPORTED_VERSION = 30, 35
-
-
-@asynccontextmanager
-async def opened(cluster: ScriptedCluster) -> AsyncIterator[Admin]:
-    async with trikafka.open_admin(
-        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-    ) as admin:
-        yield admin
 
 
 @asynccontextmanager
@@ -509,11 +500,7 @@ async def test_feature_that_is_off_is_named(
 async def test_bad_input_is_refused_before_any_request(
     autojump_clock: trio.testing.MockClock, call: Any, text: str
 ) -> None:
-    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
-        before = len(cluster.log)
-        with pytest.raises(ConfigurationError, match=text):
-            await call(admin)
-        assert len(cluster.log) == before
+    await refuses(call, text)
 
 
 async def test_calls_end_when_cancelled(autojump_clock: trio.testing.MockClock) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from administering import opened, refuses
 
 import trikafka
 from trikafka import (
-    Admin,
     AdminErrors,
     BrokerResponseError,
     ConfigurationError,
@@ -29,14 +28,6 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 NOT_CONTROLLER, BAD_REPLICAS, NO_REASSIGNMENT = 41, 39, 85
 NO_PREFERRED, NOT_NEEDED, NO_DIRECTORY = 80, 84, 57
 Result = Callable[[TopicPartition], int]
-
-
-@asynccontextmanager
-async def opened(cluster: ScriptedCluster) -> AsyncIterator[Admin]:
-    async with trikafka.open_admin(
-        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-    ) as admin:
-        yield admin
 
 
 def fine(tp: TopicPartition) -> int:
@@ -565,11 +556,7 @@ async def test_new_partitions_get_their_brokers(autojump_clock: trio.testing.Moc
 async def test_bad_input_is_refused_before_any_request(
     autojump_clock: trio.testing.MockClock, call: Any, text: str
 ) -> None:
-    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
-        before = len(cluster.log)
-        with pytest.raises(ConfigurationError, match=text):
-            await call(admin)
-        assert len(cluster.log) == before
+    await refuses(call, text)
 
 
 @pytest.mark.parametrize(

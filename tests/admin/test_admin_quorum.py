@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio.testing
+from administering import opened
 
 import trikafka
-from trikafka import Admin, BrokerResponseError, ConfigResource, ErrorCode, VoterEndpoint
+from trikafka import BrokerResponseError, ConfigResource, ErrorCode, VoterEndpoint
 from trikafka.testing import ScriptedCluster
 
 ENDPOINT = VoterEndpoint("CONTROLLER", "broker-7", 9093)
 DIRECTORY = "MvDxzVmcRsaTz33bUuRU6A"
-
-
-@asynccontextmanager
-async def opened(cluster: ScriptedCluster) -> AsyncIterator[Admin]:
-    async with trikafka.open_admin(
-        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-    ) as admin:
-        yield admin
 
 
 async def test_feature_levels_are_read_and_raised(autojump_clock: trio.testing.MockClock) -> None:

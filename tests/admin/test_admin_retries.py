@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from administering import opened
 from trio.testing import MockClock as Clock
 
 import trikafka
@@ -14,12 +15,6 @@ from trikafka.errors import BrokerResponseError, RequestTimedOutError
 from trikafka.testing import ScriptedCluster
 
 COORDINATOR_LOADING = 14
-
-
-def opened(cluster: ScriptedCluster, **settings: Any) -> Any:
-    return trikafka.open_admin(
-        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **settings
-    )
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 import trio
 import trio.testing
+from administering import opened
 
 import trikafka
 from trikafka import (
@@ -35,14 +36,6 @@ from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable, enc
 from trikafka.testing.state import RememberedProducer
 
 T0 = TopicPartition("t", 0)
-
-
-@asynccontextmanager
-async def opened(cluster: ScriptedCluster, **settings: Any) -> AsyncIterator[Admin]:
-    async with trikafka.open_admin(
-        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **settings
-    ) as admin:
-        yield admin
 
 
 @asynccontextmanager

@@ -6,18 +6,17 @@ import base64
 import hashlib
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from administering import opened
 
 import trikafka
 from trikafka import (
     AclBinding,
     AclFilter,
-    Admin,
     AdminErrors,
     BrokerResponseError,
     ConfigurationError,
@@ -37,14 +36,6 @@ READ = AclBinding("User:alice", "read", "topic", "orders")
 PREFIXED = AclBinding("User:bob", "write", "topic", "ord", "prefixed", "deny", "10.0.0.1")
 ANY_TOPIC = AclBinding("User:*", "describe", "topic", "*")
 CLUSTER = AclBinding("User:alice", "alter", "cluster")
-
-
-@asynccontextmanager
-async def opened(cluster: ScriptedCluster) -> AsyncIterator[Admin]:
-    async with trikafka.open_admin(
-        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
-    ) as admin:
-        yield admin
 
 
 @pytest.fixture
