@@ -103,20 +103,23 @@ async def test_cancelled_iteration_loses_nothing(autojump_clock: Clock) -> None:
     assert await assert_all_awaits_cancellable(by_iteration, the_rest_comes, setup=setup) > 3
 
 
+@asynccontextmanager
+async def listening(**settings: Any) -> AsyncIterator[Given]:
+    """Open a member whose listener works for half a second."""
+
+    async def work(what: str) -> None:
+        await trio.sleep(0.5)
+
+    async with (
+        cluster_of(2, records=6) as cluster,
+        consumer_of(cluster, group_id="g", **settings) as consumer,
+    ):
+        consumer.subscribe(["t"], RecordingListener([], then=work))
+        yield Given(cluster, consumer, [])
+
+
 async def test_cancelled_receive_reruns_listeners(autojump_clock: Clock) -> None:
-    @asynccontextmanager
-    async def setup() -> AsyncIterator[Given]:
-        async def work(what: str) -> None:
-            await trio.sleep(0.5)
-
-        async with (
-            cluster_of(2, records=6) as cluster,
-            consumer_of(cluster, group_id="g") as consumer,
-        ):
-            consumer.subscribe(["t"], RecordingListener([], then=work))
-            yield Given(cluster, consumer, [])
-
-    assert await assert_all_awaits_cancellable(one_by_one, the_rest_comes, setup=setup) > 3
+    assert await assert_all_awaits_cancellable(one_by_one, the_rest_comes, setup=listening) > 3
 
 
 async def commit(given: Given) -> None:

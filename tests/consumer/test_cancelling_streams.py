@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 import trio
 from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member_of, until
-from test_cancelling import PROTOCOLS, STRATEGIES, Given, all_calls_work, fresh, the_rest_comes
+from test_cancelling import (
+    PROTOCOLS,
+    STRATEGIES,
+    Given,
+    all_calls_work,
+    fresh,
+    listening,
+    the_rest_comes,
+)
 from trio.testing import MockClock as Clock
 
 from trikafka.error_codes import ErrorCode
@@ -96,17 +104,8 @@ async def test_cancelled_streams_lose_nothing(
 async def test_cancelled_streams_rerun_listeners(
     autojump_clock: Clock, protocol: dict[str, Any]
 ) -> None:
-    @asynccontextmanager
-    async def setup() -> AsyncIterator[Given]:
-        async def work(what: str) -> None:
-            await trio.sleep(0.5)
-
-        async with (
-            cluster_of(2, records=6) as cluster,
-            consumer_of(cluster, group_id="g", **protocol) as consumer,
-        ):
-            consumer.subscribe(["t"], RecordingListener([], then=work))
-            yield Given(cluster, consumer, [])
+    def setup() -> Any:
+        return listening(**protocol)
 
     assert (
         await assert_all_awaits_cancellable(

@@ -413,40 +413,32 @@ async def test_hanging_listener_of_a_plugin_is_named(autojump_clock: MockClock) 
                 await consumer.receive()
 
 
-async def test_sync_listener_of_a_plugin_is_refused() -> None:
-    """A listener with plain methods is an error at opening."""
+class SyncListener(trikafka.RebalanceListener):
+    def on_partitions_revoked(self, partitions: Any) -> None: ...  # type: ignore[override]
 
-    class Listener(trikafka.RebalanceListener):
-        def on_partitions_revoked(self, partitions: Any) -> None: ...  # type: ignore[override]
 
+class MisspeltListener(trikafka.RebalanceListener):
+    """The method of the base class would be called in the place of this one, and do nothing."""
+
+    async def on_partition_revoked(self, partitions: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("listener", "says"),
+    [
+        (SyncListener, "Listener.*, of which on_partitions_revoked must be `async def`"),
+        (MisspeltListener, "on_partition_revoked of .* did you mean on_partitions_revoked"),
+    ],
+)
+async def test_wrong_listener_of_a_plugin_is_refused(
+    listener: type[trikafka.RebalanceListener], says: str
+) -> None:
     class Plugin:
         @trikafka.hookimpl
-        def trikafka_rebalance_listener(self) -> Listener:
-            return Listener()
+        def trikafka_rebalance_listener(self) -> trikafka.RebalanceListener:
+            return listener()
 
-    with pytest.raises(
-        PluginError,
-        match=r"plugin 'Plugin': .*Listener.*, of which on_partitions_revoked must be `async def`",
-    ):
-        async with trikafka.open_consumer(bootstrap_servers="h:1", plugins=[Plugin()]):
-            pass
-
-
-async def test_misspelt_listener_of_a_plugin_is_refused() -> None:
-    """The method of the base class would be called in its place, and do nothing."""
-
-    class Listener(trikafka.RebalanceListener):
-        async def on_partition_revoked(self, partitions: Any) -> None: ...
-
-    class Plugin:
-        @trikafka.hookimpl
-        def trikafka_rebalance_listener(self) -> Listener:
-            return Listener()
-
-    with pytest.raises(
-        PluginError,
-        match=r"^plugin 'Plugin': .*on_partition_revoked of .* did you mean on_partitions_revoked",
-    ):
+    with pytest.raises(PluginError, match=rf"^plugin 'Plugin': .*{says}"):
         async with trikafka.open_consumer(bootstrap_servers="h:1", plugins=[Plugin()]):
             pass
 
