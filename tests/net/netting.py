@@ -197,3 +197,16 @@ async def open_parts(
 
     async with run_client(given, start) as parts:
         yield parts
+
+
+def throttle(
+    cluster: ScriptedCluster, milliseconds: int, times: int | None = 1, api: str = "Metadata"
+) -> None:
+    """Have the responses to these requests throttle the client."""
+
+    async def slow_down(request: Any, default: Any) -> Any:
+        response = await default()
+        response.throttle_time_ms = milliseconds
+        return response
+
+    cluster.on(api, slow_down, times=times)

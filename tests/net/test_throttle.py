@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from netting import NODE, Asked, Parts, connected, metadata_request, open_parts
+from netting import NODE, Asked, Parts, connected, metadata_request, open_parts, throttle
 from trio.testing import MockClock as Clock
 
 from trikafka import (
@@ -27,17 +27,6 @@ from trikafka._wire.messages import (
 )
 from trikafka.testing import ScriptedCluster
 from trikafka.testing.messages import encode_response
-
-
-def throttle(
-    cluster: ScriptedCluster, milliseconds: int, times: int | None = 1, api: str = "Metadata"
-) -> None:
-    async def slow_down(request: Any, default: Any) -> Any:
-        response = await default()
-        response.throttle_time_ms = milliseconds
-        return response
-
-    cluster.on(api, slow_down, times=times)
 
 
 async def ask(parts: Parts, **options: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from netting import NODE, metadata_request, open_parts
+from netting import NODE, metadata_request, open_parts, throttle
 from trio.testing import MockClock as Clock
 
 from trikafka import (
@@ -40,15 +40,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, str]
     ]
 
 
-def throttle(cluster: ScriptedCluster, api: str, milliseconds: int, times: int | None = 1) -> None:
-    async def slow_down(request: Any, default: Any) -> Any:
-        response = await default()
-        response.throttle_time_ms = milliseconds
-        return response
-
-    cluster.on(api, slow_down, times=times)
-
-
 def opened(cluster: ScriptedCluster, **settings: Any) -> Any:
     return open_producer(
         bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, linger_ms=0, **settings
@@ -58,7 +49,7 @@ def opened(cluster: ScriptedCluster, **settings: Any) -> Any:
 async def test_throttle_is_logged_every_five_minutes(autojump_clock: Clock, lines: Any) -> None:
     """A quota in use for ten minutes: 2 s of each 10 s. The line has the total."""
     async with ScriptedCluster() as cluster, open_parts(cluster, bootstrap=False) as parts:
-        throttle(cluster, "Metadata", 2000, times=None)
+        throttle(cluster, 2000, api="Metadata", times=None)
         for _ in range(61):
             await parts.brokers.request(NODE, metadata_request())
             await trio.sleep_until(trio.current_time() // 10 * 10 + 10)
@@ -79,7 +70,7 @@ async def test_throttle_is_logged_every_five_minutes(autojump_clock: Clock, line
 
 async def test_short_throttle_is_counted_and_not_logged(autojump_clock: Clock, lines: Any) -> None:
     async with ScriptedCluster() as cluster, open_parts(cluster, bootstrap=False) as parts:
-        throttle(cluster, "Metadata", 99, times=3)
+        throttle(cluster, 99, api="Metadata", times=3)
         for _ in range(4):
             await parts.brokers.request(NODE, metadata_request())
         assert trio.current_time() == pytest.approx(0.297)
@@ -113,7 +104,7 @@ async def test_a_hundred_lost_brokers_are_remembered(autojump_clock: Clock) -> N
 async def test_producer_reports_the_throttle(autojump_clock: Clock, lines: Any) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
         assert dict(producer.statistics().throttled) == {}
-        throttle(cluster, "Produce", 6000)
+        throttle(cluster, 6000, api="Produce")
         await producer.send("t", b"a")
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -150,7 +141,7 @@ async def test_expired_record_names_the_throttle(autojump_clock: Clock) -> None:
         ScriptedCluster(topics={"t": 1}) as cluster,
         opened(cluster, **settings, batch_size=0) as producer,
     ):
-        throttle(cluster, "Produce", 6000)
+        throttle(cluster, 6000, api="Produce")
         await producer.send("t", b"a")
         errors = []
 
@@ -195,13 +186,13 @@ async def test_refused_record_keeps_its_cause(autojump_clock: Clock) -> None:
 
             nursery.start_soon(expires)
             await trio.sleep(1)
-            throttle(cluster, "Produce", 6000)
+            throttle(cluster, 6000, api="Produce")
             await producer.send("t", b"b", partition=1)
 
 
 async def test_cut_off_flush_names_the_throttle(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
-        throttle(cluster, "Produce", 6000)
+        throttle(cluster, 6000, api="Produce")
         await producer.send("t", b"a")
         producer.send_nowait("t", b"b")
         with pytest.raises(KafkaTimeoutError) as caught:
@@ -216,7 +207,7 @@ async def test_cut_off_flush_names_the_throttle(autojump_clock: Clock) -> None:
 async def test_bad_health_names_the_throttle(autojump_clock: Clock) -> None:
     settings = {"request_timeout_ms": 1000, "delivery_timeout_ms": 60_000}
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, **settings) as producer:
-        throttle(cluster, "Produce", 6000)
+        throttle(cluster, 6000, api="Produce")
         await producer.send("t", b"a")
         producer.send_nowait("t", b"b")
         await trio.sleep(4)
@@ -234,7 +225,7 @@ async def test_consumer_reports_the_throttle(autojump_clock: Clock, lines: Any) 
     ):
         place = TopicPartition("t", 0)
         await consumer.end_offsets([place])
-        throttle(cluster, "ListOffsets", 5000)
+        throttle(cluster, 5000, api="ListOffsets")
         await consumer.end_offsets([place])
         with pytest.raises(KafkaTimeoutError) as caught:
             await consumer.end_offsets([place], timeout=2)
