@@ -431,12 +431,12 @@ async def test_a_silent_broker_ends_the_lock_in_time(autojump_clock: Clock) -> N
         cluster.thaw(0)
 
 
-@pytest.mark.parametrize("max_in_flight", [1, 100], ids=["no request", "a fetch in flight"])
+@pytest.mark.parametrize("max_in_flight", [10, 100], ids=["no request", "a fetch in flight"])
 async def test_a_disconnect_ends_the_block_at_once(
     autojump_clock: Clock, max_in_flight: int
 ) -> None:
     async with (
-        cluster_of(records=1) as cluster,
+        cluster_of(records=10) as cluster,
         queue_of(cluster, max_in_flight=max_in_flight) as queue,
     ):
         delivery = await queue.receive()
