@@ -13,6 +13,8 @@ from sharing import cluster_of, queue_of
 from trio.testing import MockClock as Clock
 
 from trikafka._api.share import core
+from trikafka._net import connection
+from trikafka._net.in_flight import InFlightRequest
 from trikafka._state.share.window import FetchWindow
 from trikafka.errors import LockLostError
 from trikafka.testing import control_batch
@@ -266,3 +268,23 @@ def test_a_window_grows_and_shrinks() -> None:
     small.done(1)
     small.done(0.01)
     assert small.size == 20
+
+
+@pytest.mark.parametrize(("size", "threads"), [(100, 0), (600, 1)])
+async def test_many_small_records_need_no_thread(
+    size: int, threads: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: Clock
+) -> None:
+    """Only a response of half a megabyte and more is read in a thread."""
+    in_threads: list[InFlightRequest] = []
+
+    async def decoded(request: InFlightRequest) -> Any:
+        in_threads.append(request)
+        return request.response()
+
+    monkeypatch.setattr(connection, "decoded", decoded)
+    async with cluster_of() as cluster, queue_of(cluster, max_in_flight=2_000) as queue:
+        cluster.append("t", 0, [bytes(size)] * 2_000)
+        batch = await queue.receive_batch()
+        assert len(batch) == 2_000
+        assert len(in_threads) == threads
+        batch.accept()

@@ -464,7 +464,8 @@ class Connection:
         except BaseException:
             self._abandon(request)
             raise
-        response = request.response() if request.size < LARGE else await decoded(request)
+        large = (isinstance(message, RawRequest) and message.large) or LARGE
+        response = request.response() if request.size < large else await decoded(request)
         if throttle := request.late_throttle(response):
             self.throttle(throttle, name)
         return response

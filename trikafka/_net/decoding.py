@@ -58,7 +58,7 @@ _limiter = RunLocal("trikafka_decoding", lambda: trio.CapacityLimiter(1))
 
 
 async def decoded(request: InFlightRequest) -> Any:
-    """Return the response to ``request``, which is large (:data:`LARGE`), decoded in a thread.
+    """Return the response to ``request``, which is large, decoded in a thread.
 
     Raises as :meth:`InFlightRequest.response`. On cancellation this returns at once; the thread
     finishes its work in the background.

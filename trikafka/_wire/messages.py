@@ -185,6 +185,8 @@ class RawRequest:
     max_version: int
     response: type[RawResponse]  #: the class of its responses
     records: int = 0  #: the number of records in it
+    #: Responses of this many bytes are decoded in a thread; ``None``: as those of kafka-python.
+    large: int | None = None
     __slots__ = ()
 
     def expect_response(self) -> bool:
