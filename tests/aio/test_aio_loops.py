@@ -9,16 +9,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from hosting import (
     LIMIT,
     LOOPS,
-    Cluster,
     cluster_of,
     consumer_of,
     cut_off,
@@ -229,8 +226,6 @@ def test_open_clients_of_a_paused_loop_are_kept() -> None:
                 pass
 
     run(other_loop)
-    with pytest.raises(trikafka.IllegalStateError, match="outside of its event loop"):
-        producer.health()
     loop.run_until_complete(producer.send("t", b"x"))
     loop.run_until_complete(block.__aexit__(None, None, None))
     loop.run_until_complete(cluster_block.__aexit__(None, None, None))
@@ -312,22 +307,15 @@ def test_ctrl_c_ends_the_program_in_order(runner: str, tmp_path: Path) -> None:
 
 
 LEFT_OPEN = """
-    import asyncio, atexit, sys, threading
-
-    def say():
-        print("values", [record.value for record in kept[0].records("t", 0)], flush=True)
-
-    kept = []
-    atexit.register(say)  # called after what trikafka.aio registers
-
+    import asyncio, sys
     sys.path[:0] = {path!r}
     from hosting import *
 
-    guests._LEFT_LIMIT = LIMIT
+    kept = []
 
     async def main():
-        kept.append(cluster := Cluster(topics={{"t": 1}}))
-        await cluster.__aenter__()
+        kept.append(cluster_block := cluster_of(1))
+        cluster = await cluster_block.__aenter__()
         kept.append(block := producer_of(cluster, linger_ms=60_000))
         producer = await block.__aenter__()
         await producer.enqueue("t", b"x")
@@ -338,37 +326,16 @@ LEFT_OPEN = """
 
 
 @pytest.mark.parametrize(
-    ("start", "says", "delivered"),
+    ("start", "says"),
     [
-        ("asyncio.run(main())", "ends with 2 open trikafka clients; they", "b'x'"),
-        (
-            "thread = threading.Thread(target=asyncio.run, args=[main()]); "
-            "thread.start(); thread.join()",
-            "ends with 2 open trikafka clients; they",
-            "b'x'",
-        ),
-        (
-            "loop = new_loop(); threading.Thread(target=loop.run_forever, daemon=True).start(); "
-            "asyncio.run_coroutine_threadsafe(main(), loop).result()",
-            "ends with 2 open trikafka clients; they",
-            "b'x'",
-        ),
+        ("asyncio.run(main())", "trikafka clients were open in it; they are closed now"),
         (
             "loop = new_loop(); loop.run_until_complete(main())",
             "the program ends with 2 open trikafka clients",
-            "",
-        ),
-        (
-            "loop = new_loop(); loop.run_until_complete(main()); loop.close()",
-            "the program ends with 2 open trikafka clients",
-            "",
         ),
     ],
-    ids=["run", "thread", "daemon", "paused", "closed"],
 )
-def test_clients_left_open_are_not_silent(
-    start: str, says: str, delivered: str, tmp_path: Path
-) -> None:
+def test_clients_left_open_are_not_silent(start: str, says: str, tmp_path: Path) -> None:
     """Once, the records in their buffers were lost without a word."""
     here = Path(__file__).parent
     file = tmp_path / "program.py"
@@ -377,57 +344,8 @@ def test_clients_left_open_are_not_silent(
     done = subprocess.run(
         [sys.executable, str(file)], capture_output=True, text=True, timeout=240, check=True
     )
-    end, values = done.stdout.splitlines()
-    assert end == "end"
-    # The cluster, which is one of the clients, may be cancelled before the producer writes to it.
-    assert values in (f"values [{delivered}]", "values [b'x']")
+    assert done.stdout == "end\n"
     assert says in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "ignored" not in done.stderr
-
-
-@pytest.mark.parametrize("limit", [LIMIT, 0.0])
-@pytest.mark.parametrize("kind", LOOPS)
-def test_ending_loop_closes_its_clients(
-    kind: str, limit: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nothing of Trio is in the way of the thread's next run."""
-    monkeypatch.setattr(guests, "_LEFT_LIMIT", limit)  # past it, clients are cancelled
-
-    async def leave_open() -> None:
-        cluster = Cluster(topics={"t": 1})
-        await cluster.__aenter__()
-        cluster.append("t", 0, [b"x"])
-        kept.extend([cluster, block := member_of(cluster)])
-        await (await block.__aenter__()).receive()
-
-    kept: list[Any] = []
-    with nothing_left(kind):
-        run(leave_open, kind)
-        trio.run(trio.lowlevel.checkpoint)
-        assert "ends with 2 open trikafka clients" in caplog.text
-        assert limit == 0 or kept[0].requests("LeaveGroup")
-
-
-def test_generators_of_an_ending_loop_use_clients() -> None:
-    async def places(producer: trikafka.aio.Producer) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            for _ in range(3):
-                offsets.append((await producer.send("t", b"x")).offset)
-
-    async def leave_open() -> None:
-        await (cluster := Cluster(topics={"t": 1})).__aenter__()
-        producer = await producer_of(cluster).__aenter__()
-        kept.extend([cluster, generator := places(producer)])
-        await anext(generator)
-
-    kept: list[Any] = []
-    offsets: list[int | None] = []
-    with nothing_left():
-        run(leave_open)
-        assert offsets == [0, 1, 2]
 
 
 FORKED = """
@@ -478,33 +396,6 @@ def test_fork_opens_its_own_clients_in_a_thread(tmp_path: Path) -> None:
     for line in refused:
         assert "forked while trikafka clients were open" in line
     assert (own, parent) == ("offset 0", "parent 1 0")
-
-
-FORK_EXITS = """
-    import asyncio, os, sys
-    sys.path[:0] = {path!r}
-    from hosting import *
-
-    async def main():
-        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
-            if (fork := os.fork()) == 0:
-                sys.exit(3)
-            _, status = os.waitpid(fork, 0)
-            print(os.waitstatus_to_exitcode(status), (await producer.send("t", b"x")).offset)
-
-    asyncio.run(main())
-"""
-
-
-def test_fork_exits_with_its_own_status(tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    file = tmp_path / "program.py"
-    path = [str(here), str(here.parent), str(here.parents[1])]
-    file.write_text(textwrap.dedent(FORK_EXITS.format(path=path)))
-    done = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, timeout=240, check=True
-    )
-    assert (done.stdout, done.stderr) == ("3 0\n", "")
 
 
 def test_fork_leaves_the_parents_clients_alone(monkeypatch: pytest.MonkeyPatch) -> None:

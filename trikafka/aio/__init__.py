@@ -52,10 +52,9 @@ own, as its guest mode does by default. That is slower: a call costs some 0.3 ms
 
 **How it ends.** A background failure of a client cancels the task that opened it, and ``async
 with`` raises ``ClientFailedError`` (as :class:`asyncio.TaskGroup` does). Ctrl-C belongs to asyncio:
-if Trio's handler catches one, it is raised in asyncio's loop. At its end, ``asyncio.run`` closes
-clients that were left open. If a loop is closed in another way, no loop is left that could run its
-clients. The next client that opens in this thread closes them first, or the end of the program
-does, within seconds.
+if Trio's handler catches one, it is raised in asyncio's loop. If a loop is closed while clients are
+open, no loop is left that could run them. The next client that opens in this thread closes them
+first, within seconds.
 """
 
 from .admin import Admin

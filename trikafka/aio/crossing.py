@@ -135,7 +135,7 @@ async def on_host(
     # tasks). So with a factory, the task is made in the next turn.
     await trio.lowlevel.checkpoint_if_cancelled()
     loop = guest.loop
-    if guest.is_alone:
+    if loop.is_closed():
         raise IllegalStateError(f"the event loop of {what} was closed")
     task: asyncio.Task[Any] | None = None
     starting: asyncio.Handle | None = None
@@ -168,7 +168,7 @@ async def on_host(
     def abort(_: object) -> trio.lowlevel.Abort:
         nonlocal asked, abandoned
         asked = True
-        if guest.is_alone:  # no turn comes in which the task could end
+        if loop.is_closed():  # no turn comes in which the task could end
             abandoned = True
             return trio.lowlevel.Abort.SUCCEEDED
         if task is not None:

@@ -16,8 +16,7 @@ import select
 import sys
 import threading
 import time
-import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -26,15 +25,12 @@ import trio
 from ..errors import IllegalStateError
 
 _log = logging.getLogger("trikafka.aio")
-#: Seconds within which clients that were left open have to close.
-_LEFT_LIMIT = 5.0
+#: Seconds within which clients whose loop was closed leave their groups.
+_ALONE_LIMIT = 5.0
 
 
 class Closeable(Protocol):
     """A client's Trio task, as far as the guest needs it."""
-
-    async def end(self) -> None:
-        """Close the client, which was left open, from its loop."""
 
     def abandon(self) -> None:
         """Cancel the client: its loop is gone."""
@@ -43,14 +39,10 @@ class Closeable(Protocol):
 class Guest:
     """The Trio run of one event loop."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, end_of_loop: AsyncGenerator[None, Guest | None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._end_of_loop = end_of_loop
-        self.loop_ends = False  # True once ``end_of_loop`` is being closed
         self.process = os.getpid()  # not that of a fork
-        self.clients: dict[Closeable, None] = {}  # in the order of their openings
+        self.clients: set[Closeable] = set()
         self._opening = 0  # clients that hold a reference and are not in ``clients`` yet
         self._nursery: trio.Nursery | None = None
         self._closing = trio.Event()
@@ -94,8 +86,6 @@ class Guest:
         self.ending = self.ended = True
         self._driver.stop()
         _here.forget(self)
-        if not self.loop_ends:
-            _step(self._end_of_loop.aclose())  # it does not wait for a guest that has ended
         try:
             result.unwrap()
         except BaseException as error:  # of Trio itself: no task of ours raises
@@ -126,27 +116,18 @@ class Guest:
 
     def check_loop(self) -> None:
         """Raise :exc:`IllegalStateError` unless the calling code runs in the guest's loop."""
-        running = asyncio._get_running_loop()
-        if running is not self.loop:
+        if asyncio._get_running_loop() is not self.loop:
             self.check_process()
-            where = "belongs to another event loop"
-            if running is None:
-                where = "was called outside of its event loop"
             raise IllegalStateError(
-                f"this client {where}: use it in a coroutine where it was opened, and from a "
+                "this client belongs to another event loop: use it where it was opened, and from a "
                 "thread by asyncio.run_coroutine_threadsafe()"
             )
-
-    @property
-    def in_fork(self) -> bool:
-        """True in a fork of the guest's process."""
-        return self.process != os.getpid()
 
     def check_process(self) -> None:
         """Raise :exc:`IllegalStateError` in a fork of the guest's process."""
         # The fork has a copy of the guest and of Trio's run, without the loop that drives both. A
         # thread has no trace of either.
-        if self.in_fork:
+        if self.process != os.getpid():
             raise IllegalStateError(
                 "this process was forked while trikafka clients were open: they belong to the "
                 "parent, and the fork cannot open others in this thread; open clients in a new "
@@ -165,7 +146,7 @@ class Guest:
     def opened(self, client: Closeable) -> None:
         """Turn the reference of :func:`acquire` into one of the client's task."""
         self._opening -= 1
-        self.clients[client] = None
+        self.clients.add(client)
 
     def not_opened(self) -> None:
         """Return the reference of :func:`acquire`."""
@@ -174,7 +155,7 @@ class Guest:
 
     def closed(self, client: Closeable) -> None:
         """Drop the reference of a client whose task has ended."""
-        del self.clients[client]
+        self.clients.discard(client)
         self._end_if_unused()
 
     def _end_if_unused(self) -> None:
@@ -205,46 +186,25 @@ class Guest:
                 cancelled = error
         return cancelled
 
-    @property
-    def is_alone(self) -> bool:
-        """True once the loop runs no more: nothing of the program can be called in it."""
-        return self._driver.is_alone or self.loop.is_closed()
-
-    async def end_clients(self) -> None:
-        """End all clients and the run, in the loop, which is about to end."""
-        if not self.clients:
-            return
+    def end_alone(self) -> None:
+        """End all clients and the run without the loop, which was closed."""
         _log.warning(
-            "an event loop ends with %s open trikafka clients; they are closed now: leave their "
-            "'async with' blocks before",
+            "an event loop was closed while %s trikafka clients were open in it; they are closed "
+            "now",
             len(self.clients),
         )
-        # The last one first, as nested blocks close. Those that take too long are cancelled.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LEFT_LIMIT):
-                for client in reversed(list(self.clients)):
-                    await client.end()
-        for client in self.clients:
-            client.abandon()
-        self._end()
-        self.wake()
-        await self.wait_ended()
-
-    def end_alone(self, reason: str) -> None:
-        """End all clients and the run without the loop, for the given reason to log."""
-        _log.warning(reason, len(self.clients))
         for client in list(self.clients):
             client.abandon()
         self._end()
         # At its end Trio restores the hooks for asynchronous generators that it has found: those of
         # the closed loop. The loop that runs now has its own.
         hooks = sys.get_asyncgen_hooks()
-        self._driver.run_alone(lambda: self.ended, time.perf_counter() + _LEFT_LIMIT)
+        self._driver.run_alone(lambda: self.ended, time.perf_counter() + _ALONE_LIMIT)
         sys.set_asyncgen_hooks(*hooks)
         if not self.ended:
             raise IllegalStateError(
                 "an event loop of this thread was closed while trikafka clients were open in it, "
-                f"and they did not close within {_LEFT_LIMIT:g} s: close clients before the loop"
+                f"and they did not close within {_ALONE_LIMIT:g} s: close clients before the loop"
             )
 
 
@@ -254,14 +214,9 @@ class _Here(threading.local):
     guest: Guest | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> Guest:
-        """Start the guest of ``loop``, which runs."""
-        # The loop notes a generator of which a first value is asked for while it runs.
-        end_of_loop = _at_end_of_loop()
-        _step(end_of_loop.__anext__())
+        """Start the guest of ``loop``."""
         # The context of the first caller must not become that of all ticks.
-        guest = self.guest = contextvars.Context().run(Guest, loop, end_of_loop)
-        _step(end_of_loop.asend(guest))
-        _guests.add(guest)
+        guest = self.guest = contextvars.Context().run(Guest, loop)
         return guest
 
     def forget(self, guest: Guest) -> None:
@@ -271,55 +226,24 @@ class _Here(threading.local):
 
 
 _here = _Here()
-#: The guests of all threads.
-_guests: weakref.WeakSet[Guest] = weakref.WeakSet()
 
 
-# If a program has not left the block of a client, the records in the client's buffer would be lost
-# silently, and its group would wait until its session ends. At their end, asyncio.run() and the
-# like first close the asynchronous generators of the loop. So a generator learns that the loop is
-# about to end, and that is the last moment at which the clients can close as they should.
-async def _at_end_of_loop() -> AsyncGenerator[None, Guest | None]:
-    """Wait for the end of the loop, and end the clients of the guest that was sent."""
-    guest = yield
-    try:
-        yield
-    finally:
-        if guest is not None and guest.clients and not guest.in_fork:
-            guest.loop_ends = True
-            # The program's own generators are closed at the same time, and may use the clients. Of
-            # the other tasks, one waits for all generators.
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            until = time.monotonic() + _LEFT_LIMIT
-            while len(others) > 1 and (left := until - time.monotonic()) > 0:
-                _, others = await asyncio.wait(
-                    others, timeout=left, return_when=asyncio.FIRST_COMPLETED
-                )
-            await guest.end_clients()
-
-
-def _step(step: Awaitable[object]) -> None:
-    """Take a step of an asynchronous generator that awaits nothing."""
-    with suppress(StopIteration):
-        step.__await__().send(None)
-
-
-# Of the loops that have not ended like that, those of this thread run no more.
+# asyncio.run() closes its loop without notice to the code that uses it. If a program has not left
+# the block of a client, the records in the client's buffer would be lost silently, and its group
+# would wait until its session ends.
 def _end_at_exit() -> None:
-    """End the clients that the program has left open; called when it ends."""
-    for guest in list(_guests):
-        if not guest.clients or guest.in_fork:
-            continue
-        if guest is _here.guest:
-            guest.end_alone(
-                "the program ends with %s open trikafka clients, which are closed now: leave their "
-                "'async with' blocks before"
-            )
-        elif guest.loop.is_running():
-            # A thread that does not keep the program from ending. It runs until this function ends.
-            ending = asyncio.run_coroutine_threadsafe(guest.end_clients(), guest.loop)
-            with suppress(TimeoutError):
-                ending.result(_LEFT_LIMIT + 1)
+    """End the clients that the main thread has left open; called when the program ends."""
+    guest = _here.guest
+    if guest is None or not guest.clients or guest.process != os.getpid():
+        return
+    if guest.loop.is_closed():
+        guest.end_alone()
+    else:
+        _log.warning(
+            "the program ends with %s open trikafka clients: leave their 'async with' blocks, or "
+            "records may be lost",
+            len(guest.clients),
+        )
 
 
 atexit.register(_end_at_exit)
@@ -343,10 +267,7 @@ async def acquire() -> Guest:
                 raise IllegalStateError(
                     "another event loop of this thread has open trikafka clients: close them first"
                 )
-            guest.end_alone(
-                "an event loop was closed while %s trikafka clients were open in it; they are "
-                "closed now"
-            )
+            guest.end_alone()
             continue
         if guest is None:
             if trio.lowlevel.in_trio_run():
@@ -402,12 +323,12 @@ class _Driver:
     """
 
     clock: trio.abc.Clock | None = None
-    is_alone = False  # True once the ticks are called without the loop
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._context = contextvars.Context()
         self._due: Function | None = None
+        self._alone = False
 
     def wake(self) -> None:
         """Give Trio a tick soon."""
@@ -418,7 +339,7 @@ class _Driver:
     def soon(self, function: Function) -> None:
         """Call a function of Trio soon; from the loop's thread."""
         self._due = function
-        if not self.is_alone:
+        if not self._alone:
             self._loop.call_soon(self._run_due, context=self._context)
 
     def soon_threadsafe(self, function: Function) -> None:
@@ -435,7 +356,7 @@ class _Driver:
 
     def run_alone(self, ended: Callable[[], bool], deadline: float) -> None:
         """Run Trio without the loop until ``ended()``, at most until ``deadline``."""
-        self.is_alone = True
+        self._alone = True
         self.wake()  # the caller has cancelled tasks, of which a waiting Trio knows nothing
         while not ended() and time.perf_counter() < deadline:
             if self._due is None:
@@ -508,13 +429,13 @@ class PollDriver(_Driver):
             self.wake()
             return
         self._idle_events = events
-        if idle_until < math.inf and not self.is_alone:
+        if idle_until < math.inf and not self._alone:
             self._arm(idle_until)
 
     def wake(self) -> None:
         if self._due is None and self._tick is not None:
             self._due = self._tick
-            if not self.is_alone:
+            if not self._alone:
                 self._loop.call_soon(self._run_due, context=self._context)
 
     def _run_due(self) -> None:

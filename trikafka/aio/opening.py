@@ -105,15 +105,6 @@ class _Host:
             self._scope.cancel()
         self._guest.wake()
 
-    async def end(self) -> None:
-        """Close the client, which its program has left open. When cancelled, cancels it."""
-        self.leave(None)
-        cancelled = await self.ended.until_done(self.abandon)
-        if self.error is not None:
-            _log.error("a client that was left open has failed", exc_info=self.error)
-        if cancelled is not None:
-            raise cancelled
-
     def abandon(self) -> None:
         """Cancel the client."""
         self._scope.cancel()
@@ -181,8 +172,6 @@ class Opening(Unopened, AbstractAsyncContextManager[Face], Generic[Face]):
         # Once the host has ended, no failure can interrupt the body any more. A cancellation that
         # this block has caused ends here, as in asyncio.timeout and asyncio.TaskGroup; another one
         # that came with it goes on.
-        if error is not None and self._guest_of().in_fork:
-            return None  # nothing can be closed here, and the fork may end by SystemExit
         self._guest_of().check_loop()
         host = self._host
         host.on_end = lambda: None
