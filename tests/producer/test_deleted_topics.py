@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 import trio
 from accumulating import Bench
@@ -9,7 +12,7 @@ from producing import ready, values
 from trio.testing import MockClock as Clock
 
 from trikafka._state.producer.sequences import ProducerIdentity
-from trikafka.errors import KafkaConnectionError
+from trikafka.errors import ErrorCode, KafkaConnectionError
 
 #: Longer (seconds) than the default of ``metadata_max_age_ms``.
 _LONG = 600
@@ -28,11 +31,28 @@ async def test_deleted_topics_are_not_asked_for(autojump_clock: Clock) -> None:
             cluster.create_topic(f"d{number}", 1)
             await producer.send(f"d{number}", b"x")
             cluster.delete_topic(f"d{number}")
-        await trio.sleep(_LONG)
+        await trio.sleep(2 * _LONG)
         before = len(cluster.requests("Metadata"))
         await trio.sleep(_LONG)
         asked = cluster.requests("Metadata")[before:]
         assert [[topic.name for topic in seen.request.topics] for seen in asked] == [["t"], ["t"]]
+
+
+async def test_one_stale_response_forgets_no_topic(autojump_clock: Clock) -> None:
+    async def lag(_: Any, respond: Callable[[], Awaitable[Any]]) -> Any:
+        response = await respond()
+        for topic in response.topics:
+            topic.error_code, topic.partitions = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []
+        return response
+
+    async with ready() as (cluster, producer):
+        stale = cluster.on("Metadata", lag, times=1)
+        while not stale.used:
+            await trio.sleep(1)
+        await trio.sleep(60)
+        producer.send_nowait("t", b"later")
+        await producer.flush()
+        assert values(cluster) == [b"later"]
 
 
 async def test_topic_that_returns_is_found_again(autojump_clock: Clock) -> None:

@@ -59,6 +59,9 @@ Ack = TypeVar("Ack")
 T = TypeVar("T")
 #: How many batches expire before other tasks run.
 _STEP = 1_000
+#: The time (seconds) after which a topic that the metadata lack is forgotten. Java's client forgets
+#: one that is not used for as long (``metadata.max.idle.ms``).
+_FORGOTTEN_AFTER = 300.0
 
 
 class _Waiter:
@@ -103,6 +106,7 @@ class BatchProducing(Generic[Ack]):
         self._metadata = metadata
         self._throttles = brokers.throttles
         self._topics: set[str] = set()
+        self._gone_since: dict[str, float] = {}  # of the topics that the metadata lack
         self._unknown = UnknownTopics(trio.current_time)
         self._failures = FailureLog()
         self._ids: ProducerIds | None = None
@@ -403,16 +407,27 @@ class BatchProducing(Generic[Ack]):
                 self._unknown.found(name, len(leaders))
                 self._topics.add(name)
 
+    # One broker whose metadata lag may say for a moment that a topic does not exist. Without the
+    # wish for it, the next `send_nowait` would be refused, however long after that moment.
     def _forget_deleted(self) -> None:
-        """Stop asking for topics that are gone, once no batch waits for them.
+        """Stop asking for topics that have been gone for long, and that no batch waits for.
 
         The next record of such a topic looks the topic up again.
         """
-        known = {topic for topic in self._topics if self._accumulator.partition_count(topic)}
-        known |= self._accumulator.leaderless
-        if known != self._topics:
-            self._topics = known
-            self._metadata.want(known | self._unknown.topics)
+        now = trio.current_time()
+        waiting = self._accumulator.leaderless
+        gone = [
+            topic
+            for topic in self._topics
+            if self._accumulator.partition_count(topic) is None and topic not in waiting
+        ]
+        self._gone_since = {topic: self._gone_since.get(topic, now) for topic in gone}
+        deleted = {
+            topic for topic, since in self._gone_since.items() if now - since >= _FORGOTTEN_AFTER
+        }
+        if deleted:
+            self._topics -= deleted
+            self._metadata.want(self._topics | self._unknown.topics)
 
     async def _expire(self) -> None:
         while True:

@@ -183,7 +183,7 @@ class Idempotent(ProducerState):
     # The metadata of a broker can lag, so a partition that seemed to be gone may appear again, at a
     # broker that still knows the last numbers. Number 0 in the same epoch would then be out of
     # order, or be taken for a duplicate and lost. So the next new row begins in a newer epoch. That
-    # raises the epoch at most once for each topic that is gone, and other rows keep theirs.
+    # raises the epoch at most once for each partition that is gone, and other rows keep theirs.
     def _may_release(self, row: PartitionSequences) -> bool:
         own = row.identity
         current = self._current
