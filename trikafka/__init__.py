@@ -10,6 +10,7 @@ from typing import Any
 from warnings import warn
 
 from ._importing import one_thread
+from ._other_clients import hint_of_class
 from ._version import VERSION as __version__
 
 #: The module that defines each public name.
@@ -203,23 +204,13 @@ _MOVED = {
     "StagedFile": "trikafka_export.piece_log",
     "TableStore": "trikafka_export.lake.table_store",
 }
-#: What opens a client here, by the end of its name in other packages.
-_OTHER_CLIENTS = {
-    "AdminClient": "open_admin",
-    "Consumer": "open_consumer",
-    "Producer": "open_producer",
-    "ShareConsumer": "open_share_consumer",
-}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MOVED:
         return _moved(name)
     if name not in _HOME:
-        text = f"module 'trikafka' has no attribute {name!r}"
-        if opens := _OTHER_CLIENTS.get(name.removeprefix("AIO").removeprefix("Kafka")):
-            text += f"; use 'async with trikafka.{opens}(...)'"
-        raise AttributeError(text)
+        raise AttributeError(f"module 'trikafka' has no attribute {name!r}{hint_of_class(name)}")
     with one_thread():
         value = getattr(import_module(_HOME[name], __name__), name)
     globals()[name] = value

@@ -48,7 +48,7 @@ async def test_names_of_other_clients_get_a_hint(autojump_clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("name", "opens"),
     [
-        ("AIOKafkaProducer", "open_producer"),
+        ("AIOKafkaProducer", "aio.open_producer"),
         ("KafkaAdminClient", "open_admin"),
         ("KafkaConsumer", "open_consumer"),
         ("KafkaShareConsumer", "open_share_consumer"),

@@ -23,7 +23,7 @@ def again(error: Error) -> Error:
 def without_traces(error: Error) -> Error:
     """Return an error that is kept, without its traceback and those of its causes.
 
-    Their frames would stay alive with it, and with them buffers and the object that keeps the error.
+    Their frames would stay alive with it, and with them buffers and what keeps the error.
     Its context stays as it is: that may be an exception which the program is handling.
     """
     each: BaseException | None = error

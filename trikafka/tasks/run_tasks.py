@@ -158,8 +158,8 @@ async def run_tasks(
         raise ConfigurationError("dead_letter= needs producer=, which writes to that topic")
     if producer is not None and dead_letter is None and not transactional:
         raise ConfigurationError(
-            "producer= has no use here: give dead_letter=, the topic of its dead letters, or open the "
-            "producer with a transactional_id, to work exactly once"
+            "producer= has no use here: give dead_letter=, the topic of its dead letters, or open "
+            "the producer with a transactional_id, to work exactly once"
         )
     assert config.group_id is not None
     letter = DeadLetter(dead_letter) if isinstance(dead_letter, str) else dead_letter

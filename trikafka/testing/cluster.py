@@ -826,7 +826,10 @@ class ScriptedCluster:
             compression: The codec of the batch.
         """
         if isinstance(records, str | bytes | bytearray | memoryview):
-            raise TypeError(f"records must be a collection of records, such as [{records!r}]")
+            raise TypeError(
+                "records must be a collection of records, such as [b'abc'], "
+                f"not one of type {type(records).__name__}"
+            )
         found = list(records)
         if not found:
             return self.partition(topic, partition).end

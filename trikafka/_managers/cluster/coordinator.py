@@ -106,7 +106,7 @@ class Coordinators:
         return await self._found(key, kind)
 
     def _need(self, place: tuple[CoordinatorKind, str]) -> None:
-        """Remember that this coordinator is needed; forget the oldest one, if there are too many."""
+        """Remember that this coordinator is needed; forget the oldest one of too many."""
         self._needed[place] = None
         if len(self._needed) > MOST:
             kind, key = next(iter(self._needed))

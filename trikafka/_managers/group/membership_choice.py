@@ -100,8 +100,8 @@ class MembershipChoice:
                 self._dependencies.config.group_id,
                 refusal.error,
             )
-            # By its id the coordinator recognizes the member, which keeps its partitions. With another
-            # id the partitions would have no member until the session of the first one ends (45 s).
+            # By its id the coordinator recognizes the member, which keeps its partitions. With
+            # another id the partitions would have no member until its session ends (45 s).
             self._dependencies.member.forget(keep_id=refusal.known)
             self._dependencies.poll_timer.limit_to(self._patience)
             self._choose(self._classic)
