@@ -103,6 +103,5 @@ def explained_refusal(error: TrikafkaError, kind: str, instead: str = "") -> Tri
         f"the brokers do not have {what}: it needs Kafka {release} or newer and there the feature "
         f"{feature}{instead} ({error})"
     )
-    explained.code = error.code
     explained.__cause__ = error
     return explained

@@ -826,10 +826,8 @@ class ScriptedCluster:
             compression: The codec of the batch.
         """
         if isinstance(records, str | bytes | bytearray | memoryview):
-            raise TypeError(
-                "records must be a collection of records, such as [b'abc'], "
-                f"not one of type {type(records).__name__}"
-            )
+            one = records.encode() if isinstance(records, str) else bytes(records)
+            raise TypeError(f"records must be a collection of records, such as [{one[:20]!r}]")
         found = list(records)
         if not found:
             return self.partition(topic, partition).end
