@@ -101,7 +101,7 @@ def explained_refusal(error: TrikafkaError, kind: str, instead: str = "") -> Tri
     what, release, feature = _GROUP_PROTOCOLS[kind]
     explained = UnsupportedVersionError(
         f"the brokers do not have {what}: it needs Kafka {release} or newer and there the feature "
-        f"{feature}{instead} ({error})"
+        f"{feature} ({error}){instead}"
     )
     explained.__cause__ = error
     return explained

@@ -406,6 +406,7 @@ class BatchProducing(Generic[Ack]):
                 self._accumulator.update_topic(name, leaders)
                 self._unknown.found(name, len(leaders))
                 self._topics.add(name)
+                self._gone_since.pop(name, None)
 
     # One broker whose metadata lag may say for a moment that a topic does not exist. Without the
     # wish for it, the next `send_nowait` would be refused, however long after that moment.
