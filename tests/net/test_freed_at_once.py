@@ -57,7 +57,7 @@ async def test_failed_call_is_freed_at_once(autojump_clock: Clock) -> None:
     assert freed() is None
 
 
-async def test_batches_of_a_lost_connection_are_freed_at_once(autojump_clock: Clock) -> None:
+async def test_lost_connection_frees_its_batches(autojump_clock: Clock) -> None:
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         trikafka.open_producer(

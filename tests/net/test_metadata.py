@@ -697,7 +697,7 @@ async def test_look_up_of_names_has_its_limit(autojump_clock: Clock, limit: int)
     assert trio.current_time() <= limit / 1000
 
 
-async def test_oldest_of_too_many_coordinators_is_forgotten(
+async def test_oldest_coordinator_is_forgotten(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An admin client may be asked about other groups for weeks."""

@@ -87,7 +87,7 @@ async def test_cancelled_signal_are_not_kept(autojump_clock: trio.testing.MockCl
     assert kept <= 150
 
 
-async def test_tasks_that_wait_again_and_again_are_kept_once(
+async def test_task_that_waits_again_is_kept_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Some tasks poll with time limits, and nothing comes."""

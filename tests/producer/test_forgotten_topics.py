@@ -46,7 +46,8 @@ async def test_stale_responses_forget_no_topic(autojump_clock: Clock, times: int
     async def lag(_: Any, respond: Callable[[], Awaitable[Any]]) -> Any:
         response = await respond()
         for topic in response.topics:
-            topic.error_code, topic.partitions = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []
+            topic.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topic.partitions = []
         return response
 
     async with ready() as (cluster, producer):
@@ -87,7 +88,7 @@ def test_forgotten_topic_leaves_nothing_behind(idempotent: bool) -> None:
     assert kept(bench) == []
 
 
-def test_batches_keep_their_partition_until_they_expire() -> None:
+def test_waiting_batches_keep_their_partition() -> None:
     bench = Bench(0, 0)
     bench.prove(0)
     bench.fill(1, 1)
@@ -98,7 +99,7 @@ def test_batches_keep_their_partition_until_they_expire() -> None:
     assert kept(bench) == []
 
 
-def test_batch_in_flight_keeps_its_partition_until_its_response() -> None:
+def test_batch_in_flight_keeps_its_partition() -> None:
     bench = Bench(0)
     (batch,) = bench.fill(1)
     bench.drain()
@@ -120,7 +121,7 @@ def test_batches_of_a_forgotten_topic_can_be_flushed() -> None:
     bench.accumulator.flush_batches([batch])
 
 
-def test_partition_that_returns_begins_in_a_newer_epoch() -> None:
+def test_returned_partition_has_a_newer_epoch() -> None:
     """The metadata may have been wrong, and its broker may know the last numbers."""
     bench = Bench(0, 0)
     bench.prove(0)

@@ -85,7 +85,7 @@ async def test_standing_position_is_a_timeout(autojump_clock: MockClock) -> None
 
 
 @pytest.mark.parametrize("strict", [True, False])
-async def test_topic_that_a_broker_does_not_know_yet_is_read(
+async def test_topic_unknown_to_a_broker_yet_is_read(
     strict: bool, autojump_clock: MockClock
 ) -> None:
     """A broker that is late to hear of a topic does not make a range lost."""

@@ -56,7 +56,7 @@ async def test_pattern_without_topics_is_logged(
 
 
 @pytest.mark.parametrize("strict", [True, False])
-async def test_partition_that_a_broker_does_not_know_yet_is_read(
+async def test_partition_unknown_to_a_broker_yet_is_read(
     strict: bool, autojump_clock: object
 ) -> None:
     """A stream neither fails nor skips records if a broker is late to hear of a new partition."""
@@ -79,7 +79,7 @@ async def test_partition_that_a_broker_does_not_know_yet_is_read(
     assert [each.wanted for each in planned] == [OffsetRange("t", 1, 0, 1)]
 
 
-async def test_error_names_the_beginning_that_retention_moved(autojump_clock: object) -> None:
+async def test_error_names_the_beginning_after_retention(autojump_clock: object) -> None:
     """A run plans the first batch of an earlier run again, whose records are deleted meanwhile."""
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t"}
     tp = TopicPartition("t", 0)

@@ -408,8 +408,9 @@ class BatchProducing(Generic[Ack]):
                 self._topics.add(name)
                 self._gone_since.pop(name, None)
 
-    # One broker whose metadata lag may say for a moment that a topic does not exist. Without the
-    # wish for it, the next `send_nowait` would be refused, however long after that moment.
+    # A broker whose metadata lag may say for a moment that a topic does not exist. If the client
+    # then stopped asking for the topic, the next `send_nowait` would be refused, however much
+    # later.
     def _forget_deleted(self) -> None:
         """Stop asking for topics that have been gone for long, and that no batch waits for.
 

@@ -600,8 +600,9 @@ class ShareFetcher:
         self.last_error = error
         if isinstance(response, ShareFetchResponse):
             broker.failed(error)
-        # A fetch without acknowledgements may succeed between two requests that fail with them. Then
-        # each error would be reported as the first one. The line about refusals has its own times.
+        # A fetch without acknowledgements may succeed between two requests that fail with them.
+        # Then each error would be reported as the first one. The line about refusals has its own
+        # times.
         if not request.awaited:
             self._report(broker, error)
         session.failed(request, error, sent)
