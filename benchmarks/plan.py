@@ -159,6 +159,7 @@ _STREAM_RECORDS = {
     ("streams", "together", "confluent"): 1_000_000,
 }
 #: Records that a member of a share group acknowledges: each in a block, each by a call, or together.
+#: ``defaults``: together, in a group with Kafka's default of locks (``share_groups.LOCKS``).
 _SHARE_RECORDS = {
     ("block", "ours"): 200_000,
     ("accept", "ours"): 300_000,
@@ -167,6 +168,9 @@ _SHARE_RECORDS = {
     ("batch", "java"): 600_000,
     ("accept", "franz"): 300_000,
     ("batch", "franz"): 600_000,
+    ("defaults", "ours"): 600_000,
+    ("defaults", "java"): 600_000,
+    ("defaults", "franz"): 600_000,
 }
 #: Records of 10,000 tasks, each of which waits for its own.
 _CROWD_RECORDS = {"ours": 150_000, "confluent": 100_000, "aio": 90_000}

@@ -184,6 +184,8 @@ _AIMS = (
     _Aim("async for / confluent-kafka consume()", _ONE, (_CONSUME,), 1.5),
     _Aim("async for / confluent-kafka poll()", _ONE, ("consume/one/100/none/confluent",), 1.0),
     _Aim("async for / aiokafka async for", _ONE, ("consume/one/100/none/aio",), 3.0),
+    _Aim("share group, batches / async for", "share/batch/100/none/ours", (_ONE,), 0.7),
+    _Aim("share group, accept() / async for", "share/accept/100/none/ours", (_ONE,), 0.7),
     _Aim("share group, blocks / async for", "share/block/100/none/ours", (_ONE,), 0.7),
     _Aim(
         "share group, accept() / Java acknowledge()",

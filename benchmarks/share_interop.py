@@ -100,7 +100,7 @@ async def share(bootstrap: str, members: Mapping[str, Sequence[str]]) -> Run:
     run = Run()
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({TOPIC: NewTopic(PARTITIONS, 1)})
-    group = await new_share_group(bootstrap, {})
+    group = await new_share_group(bootstrap, {}, None)
     orders = {
         "java": {
             **tuning.java_share_consumer("explicit"),

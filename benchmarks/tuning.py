@@ -179,7 +179,7 @@ def java_share_consumer(mode: str) -> dict[str, Any]:
     return {
         "share.acknowledgement.mode": mode,
         "fetch.max.bytes": _FETCH,
-        "max.poll.records": 10_000,
+        "max.poll.records": 20_000,
     }
 
 
@@ -214,7 +214,7 @@ def franz_share_consumer(group: str) -> dict[str, Any]:
 
     A fetch may have as many records as Java's.
     """
-    return {**franz_consumer(), "ShareGroup": group, "ShareMaxRecords": 10_000}
+    return {**franz_consumer(), "ShareGroup": group, "ShareMaxRecords": 20_000}
 
 
 def franz_producer(way: str, compression: str) -> dict[str, Any]:

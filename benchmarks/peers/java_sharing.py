@@ -9,13 +9,13 @@ import trio
 from .. import tuning
 from ..jobs import Job, Outcome
 from ..programs import java, outcome
-from ..share_groups import new_share_group
+from ..share_groups import LOCKS, new_share_group
 
 
-def way(mode: str, call: str) -> Callable[[Job], Outcome]:
+def way(mode: str, call: str, locks: int | None = LOCKS) -> Callable[[Job], Outcome]:
     def share(job: Job) -> Outcome:
         settings = tuning.java_share_consumer(mode)
-        warm, group = (trio.run(new_share_group, job.bootstrap, {}) for _ in range(2))
+        warm, group = (trio.run(new_share_group, job.bootstrap, {}, locks) for _ in range(2))
         given = settings | {"warm.group": warm, "group.id": group}
         result = outcome(java(), job, given, call)[0]
         result.settings = settings
@@ -27,4 +27,5 @@ def way(mode: str, call: str) -> Callable[[Job], Outcome]:
 WAYS = {
     ("share", "accept"): way("explicit", "poll(), acknowledge()"),
     ("share", "batch"): way("implicit", "poll()"),
+    ("share", "defaults"): way("implicit", "poll(), 2,000 locks", None),
 }

@@ -10,7 +10,7 @@ import trio
 import trikafka
 
 from ..jobs import Job, Outcome, Window
-from ..share_groups import new_share_group
+from ..share_groups import LOCKS, new_share_group
 
 Way = Callable[[trikafka.ShareConsumer[Any, Any], int], Awaitable[tuple[int, int]]]
 
@@ -47,9 +47,9 @@ async def batch(queue: trikafka.ShareConsumer[Any, Any], wanted: int) -> tuple[i
     return count, size
 
 
-def way(receive: Way, call: str) -> Callable[[Job], Outcome]:
+def way(receive: Way, call: str, locks: int | None = LOCKS) -> Callable[[Job], Outcome]:
     async def share(job: Job) -> Outcome:
-        group = await new_share_group(job.bootstrap, job.connection)
+        group = await new_share_group(job.bootstrap, job.connection, locks)
         async with trikafka.open_share_consumer(
             job.topic, group_id=group, bootstrap_servers=job.bootstrap, **job.connection
         ) as queue:
@@ -68,4 +68,5 @@ WAYS = {
     ("share", "block"): way(block, "async with delivery"),
     ("share", "accept"): way(accept, "accept()"),
     ("share", "batch"): way(batch, "receive_batch()"),
+    ("share", "defaults"): way(batch, "receive_batch(), 2,000 locks", None),
 }

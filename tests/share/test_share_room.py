@@ -20,15 +20,26 @@ class Room:
         self.buffer = ShareBuffer()
         self.holdings = Holdings()
         self.room = FetchRoom(
-            self.buffer, self.holdings, most=most, acquire=acquire, max_wait_ms=500, linger_ms=5
+            self.buffer,
+            self.holdings,
+            most=most,
+            most_bytes=64_000,
+            fetch_bytes=10_000,
+            acquire=acquire,
+            max_wait_ms=500,
+            linger_ms=5,
         )
 
     def hold(self, held: int, buffered: int) -> None:
         self.holdings.held = held
         self.holdings.buffered = buffered
 
-    def limits(self, node: int, active: int, *brought: int, now: float = 0.0) -> tuple[int, int]:
-        return self.room.limits(node, active, brought, now)
+    def bounds(self, node: int, active: int, *brought: int, now: float = 0.0) -> tuple[int, int]:
+        records, _, wait = self.room.bounds(node, active, brought, now)
+        return records, wait
+
+    def size(self, active: int = 1) -> int:
+        return self.room.bounds(1, active, (), 0.0).size
 
 
 def error() -> TrikafkaError:
@@ -87,7 +98,7 @@ def test_records_come_from_one_broker_at_a_time() -> None:
 
 
 def test_fetches_of_batches_divide_the_window() -> None:
-    assert Room().limits(1, 3) == (34, 500)
+    assert Room().bounds(1, 3) == (34, 500)
 
 
 @pytest.mark.parametrize(("brought", "wait"), [((), 250), ((1,), 250), ((2,), 1)])
@@ -95,7 +106,7 @@ def test_a_broker_with_records_is_not_kept_waiting(brought: tuple[int, ...], wai
     room = Room("records")
     room.room.may_fetch(1)
     room.room.may_fetch(2)
-    assert room.limits(1, 2, *brought) == (100, wait)
+    assert room.bounds(1, 2, *brought) == (100, wait)
 
 
 @pytest.mark.parametrize(("now", "wait"), [(0.0, 5), (0.02, 20), (9.0, 60)])
@@ -103,7 +114,7 @@ def test_a_fetch_waits_as_long_as_the_program_works(now: float, wait: int) -> No
     room = Room()
     room.hold(1, 0)
     room.holdings.receives(0.0)
-    assert room.limits(1, 1, now=now) == (99, wait)
+    assert room.bounds(1, 1, now=now) == (99, wait)
 
 
 def test_a_quick_program_gets_a_larger_window() -> None:
@@ -112,3 +123,33 @@ def test_a_quick_program_gets_a_larger_window() -> None:
     room.decided(0.1)
     room.fetch_begun(1, 300, 10.0)
     assert (room.now_free(), room.enough) == (700, 200)
+
+
+def test_a_fetch_brings_half_of_the_free_bytes() -> None:
+    room = Room()
+    assert room.size() == 2_000  # as if each byte became 16
+    room.room.decoded(100, 100)
+    assert room.size() == 10_000  # as fetch_max_bytes
+    assert room.size(active=4) == 8_000
+    room.buffer.expect(56_000)
+    assert room.size() == 4_000
+    room.buffer.expect(56_000)
+    assert room.size() == 1
+
+
+def test_a_compressed_response_shrinks_the_next() -> None:
+    room = Room()
+    room.room.decoded(10, 400)
+    assert room.size() == 800
+    room.room.decoded(10, 10)
+    assert room.size() == 842
+
+
+@pytest.mark.parametrize(
+    ("size", "buffered", "free"), [(32_000, 1, 99), (32_001, 1, 0), (99_000, 0, 100)]
+)
+def test_many_bytes_that_wait_stop_fetches(size: int, buffered: int, free: int) -> None:
+    room = Room()
+    room.hold(buffered, buffered)
+    room.buffer.expect(size)
+    assert room.room.now_free() == free

@@ -13,6 +13,7 @@ from sharing import cluster_of, queue_of
 from trio.testing import MockClock as Clock
 
 from trikafka._api.share import core
+from trikafka._managers.share import fetch
 from trikafka._net import connection
 from trikafka._net.in_flight import InFlightRequest
 from trikafka._state.share.window import FetchWindow
@@ -288,3 +289,24 @@ async def test_many_small_records_need_no_thread(
         assert len(batch) == 2_000
         assert len(in_threads) == threads
         batch.accept()
+
+
+@pytest.mark.parametrize(("room", "under_way"), [(2_000, True), (10, False)])
+async def test_decoding_waits_for_the_next_fetch(
+    room: int, under_way: bool, monkeypatch: pytest.MonkeyPatch, autojump_clock: Clock
+) -> None:
+    """Without room there is no next fetch, and records are decoded at once."""
+    seen: list[bool] = []
+    pieces_of = fetch.pieces_of
+
+    def decode(*args: Any, **settings: Any) -> Any:
+        (broker,) = queue._parts.fetcher._brokers.values()
+        seen.append(broker.session.in_flight is not None)
+        return pieces_of(*args, **settings)
+
+    monkeypatch.setattr(fetch, "pieces_of", decode)
+    async with cluster_of() as cluster, queue_of(cluster, max_in_flight=room) as queue:
+        cluster.append("t", 0, [b"x"] * 10)
+        assert len(await queue.receive_batch()) == 10
+        assert seen == [under_way]
+        assert queue.statistics().buffered == 0

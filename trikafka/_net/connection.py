@@ -417,6 +417,7 @@ class Connection:
         response_timeout: float | None = None,
         *,
         version: int | None = None,
+        meanwhile: Callable[[], object] | None = None,
     ) -> Any:
         """Send ``message`` and return its response.
 
@@ -425,6 +426,7 @@ class Connection:
             response_timeout: The seconds after which a connection without the response counts as
                 dead; default: ``request_timeout_ms``.
             version: The version of the request; default: the newest common one.
+            meanwhile: Called while the broker works on the request, if the request could be sent.
 
         Returns:
             The decoded response; ``None`` if the broker sends none, as for acks=0.
@@ -460,6 +462,8 @@ class Connection:
         )
         waiting_for(f"{name} to {self._peer}{throttled}")
         try:
+            if meanwhile is not None:
+                meanwhile()
             await done.wait()
         except BaseException:
             self._abandon(request)

@@ -749,7 +749,7 @@ class ShareConsumerConfig(ClientConfig):
         java=None,
     )
     max_in_flight: int = setting(
-        10_000,
+        20_000,
         "the most records that this member holds, delivered or waiting; it begins with 500 "
         "and holds more only while it needs under 200 ms for them",
         least=1,
@@ -779,6 +779,13 @@ class ShareConsumerConfig(ClientConfig):
     fetch_min_bytes: int = setting(1, "the bytes that a fetch waits for", least=0, most=INT32)
     fetch_max_bytes: int = setting(
         52_428_800, "the most bytes that one fetch requests", least=1, most=INT32
+    )
+    fetch_buffer_bytes: int = setting(
+        67_108_864,
+        "the most bytes of records that wait to be delivered; no fetch begins above half of it, "
+        "and one brings at most half of what is left",
+        least=1,
+        java=None,
     )
     fetch_max_wait_ms: float = setting(
         500,

@@ -513,7 +513,7 @@ class BytesShareConsumerSettings(ClientSettings, total=False):
     max_in_flight: int
     """The most records that this member holds, delivered or waiting; it begins with 500 and holds
     more only while it needs under 200 ms for them. At least 1, at most 2**31 - 1. Default:
-    10_000."""
+    20_000."""
 
     max_processing_ms: float
     """How long a delivered record's lock is renewed; then its block is cancelled and the record
@@ -534,6 +534,10 @@ class BytesShareConsumerSettings(ClientSettings, total=False):
     fetch_max_bytes: int
     """The most bytes that one fetch requests. In bytes, at least 1, at most 2**31 - 1. Default:
     52_428_800."""
+
+    fetch_buffer_bytes: int
+    """The most bytes of records that wait to be delivered; no fetch begins above half of it, and
+    one brings at most half of what is left. In bytes, at least 1. Default: 67_108_864."""
 
     fetch_max_wait_ms: float
     """The longest time that a fetch waits for fetch_min_bytes; while records are held, at most 60

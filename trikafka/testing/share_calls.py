@@ -246,15 +246,18 @@ def _shared(call: ScriptedCall, part: Part, log: Partition) -> SharedPartition:
 
 def _acquire_all(call: ScriptedCall, session: ScriptedShareSession) -> dict[Part, dict[str, Any]]:
     left = call.request.max_records
+    size = 0
     answers = {}
     for part in session.partitions:
-        answer, taken = _acquire(call, part, left)
+        answer, taken = _acquire(call, part, left, size)
         answers[part] = answer
         left -= taken
+        size += len(answer["records"])
     return answers
 
 
-def _acquire(call: ScriptedCall, part: Part, most: int) -> tuple[dict[str, Any], int]:
+def _acquire(call: ScriptedCall, part: Part, most: int, size: int) -> tuple[dict[str, Any], int]:
+    """Acquire records of one partition, behind ``size`` bytes of others; return their number."""
     answer = _nothing(part)
     log, code = _log(call, part)
     if log is None or code:
@@ -280,6 +283,9 @@ def _acquire(call: ScriptedCall, part: Part, most: int) -> tuple[dict[str, Any],
         mine = mine[: most - taken] if exact else mine
         if not mine:
             continue
+        # A response has at least one batch, however few bytes were requested.
+        if size + len(data) and size + len(data) + len(batch.data) > call.request.max_bytes:
+            break
         data += batch.data
         taken += len(mine)
         for offset in mine:

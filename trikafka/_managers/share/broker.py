@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -12,7 +14,7 @@ from ..._net.connection import Connection
 from ..._net.reminders import Reminder
 from ..._net.retry import Retry
 from ..._state.share.session import ShareSession
-from ..._wire.share import SharePartition
+from ..._wire.share import ShareFetchedPartition, SharePartition
 from ...errors import TrikafkaError
 
 #: While records are held, and a broker has been silent for this many seconds, the metadata is asked
@@ -29,6 +31,27 @@ _SELDOM = 1.0
 #: The most seconds that a far broker's responses may take, apart from their waits, before its
 #: silence counts.
 _FAR = 0.2
+
+
+class Arrived(NamedTuple):
+    """What one response acquired of one partition, not decoded yet.
+
+    ``size`` is the estimated number of bytes once it is decoded. ``losses`` is the count of lost
+    sessions when the response came; ``sent`` is when the request went out, and ``lock`` the seconds
+    that the lock lasts from then on.
+    """
+
+    part: ShareFetchedPartition
+    size: int
+    sent: float
+    lock: float
+    losses: int
+    renewable: bool
+
+    @property
+    def number(self) -> int:
+        """The number of acquired offsets."""
+        return sum(last - first + 1 for first, last, _ in self.part.acquired)
 
 
 @dataclass(slots=True)
@@ -64,6 +87,8 @@ class ShareBroker:
         #: When the last usable response to a fetch came, and the errors in it.
         self.fetched_at: float | None = None
         self.brought = False  # that response acquired records
+        #: What responses acquired that is decoded while the next fetch is on its way.
+        self._arrived: deque[Arrived] = deque()
         self.lock = 0.0  # the lock time in the last response, in seconds
         self.errors: dict[SharePartition, TrikafkaError] = {}
         #: Until when the partitions of the session rest that fail while others do not.
@@ -92,6 +117,14 @@ class ShareBroker:
         if not self.errors:
             self._rests.reset()
         self.failure = None
+
+    def put_arrived(self, arrived: Arrived) -> None:
+        """Add what a response acquired of one partition."""
+        self._arrived.append(arrived)
+
+    def pop_arrived(self) -> Arrived | None:
+        """Take what is to be decoded next; ``None`` if there is nothing."""
+        return self._arrived.popleft() if self._arrived else None
 
     def heard(self, now: float, took: float) -> None:
         """Record a response of any kind.

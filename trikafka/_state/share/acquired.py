@@ -125,6 +125,14 @@ class Holdings(_HoldingCounts):
         """Call nothing when a decision makes room."""
         self.made_room = None
 
+    def expect(self, count: int) -> None:
+        """Count records that have arrived, and are acquired once they are decoded.
+
+        A negative number takes back what was counted.
+        """
+        self.held += count
+        self.buffered += count
+
     def receives(self, now: float) -> None:
         """Record that the program receives something, or that something came for it."""
         self.received_at = now
@@ -208,6 +216,7 @@ class AcquiredRecords(_AcquiredStates):
         "partition",
         "records",
         "renew_at",
+        "size",
         "unsettled",
         "why_lost",
     )
@@ -232,6 +241,8 @@ class AcquiredRecords(_AcquiredStates):
         self.key = key
         self.offsets = offsets
         self.records = records
+        #: The bytes of the records.
+        self.size = 0 if records is None else records.nbytes
         self._counts = counts
         self._holdings = holdings
         self._queue = queue

@@ -58,6 +58,9 @@ class ShareBuffer(_BufferFront):
         self._index = 0  # of the next record of the first one
         #: The number of errors that no receive has raised so far.
         self.errors = 0
+        #: The bytes of all records that are not delivered, and of those beside them: records that
+        #: one response acquired in one partition count until the last of them is delivered.
+        self.size = 0
 
     def __bool__(self) -> bool:
         """Return whether a record whose lock is not lost, or an error, can be delivered."""
@@ -66,6 +69,14 @@ class ShareBuffer(_BufferFront):
     def put(self, acquired: AcquiredRecords) -> None:
         """Add acquired records."""
         self._waiting.append(acquired)
+        self.size += acquired.size
+
+    def expect(self, size: int) -> None:
+        """Count bytes that have arrived, and are put in once they are decoded.
+
+        A negative number takes back what was counted.
+        """
+        self.size += size
 
     def put_error(self, error: TrikafkaError) -> None:
         """Add an error. One receive raises it after the records before it."""
@@ -107,6 +118,8 @@ class ShareBuffer(_BufferFront):
             return
         if acquired in self._waiting:
             self._waiting.remove(acquired)
+        else:
+            self.size += acquired.size
         self._waiting.appendleft(acquired)
         self._index = start
 
@@ -135,6 +148,7 @@ class ShareBuffer(_BufferFront):
     def clear(self) -> None:
         """Forget all records and errors. The caller has released the records."""
         self._waiting.clear()
+        self.size = 0
         self._resolved.clear()
         self._index = 0
         self.errors = 0
@@ -158,5 +172,6 @@ class ShareBuffer(_BufferFront):
                 self._index = index
                 return first
             self._waiting.popleft()
+            self.size -= first.size
             self._index = 0
         return None

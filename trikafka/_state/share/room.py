@@ -1,11 +1,23 @@
-"""Which broker may be fetched from now, for how many records, and for how long. No I/O."""
+"""Which broker may be fetched from now, for how many records and bytes, and for how long. No I/O.
+
+How the bound of bytes holds
+----------------------------
+
+A fetch brings at most half of the bytes that are free, divided by the number of brokers, and none
+begins while half of all bytes are in use and records wait. So all brokers together bring at most
+half of the bytes at a time. Only a batch that is larger than its fetch may go over the bound, since
+each response has one whole batch.
+
+A broker counts bytes as they are in its log, compressed. What they become is estimated from the
+past: the largest recent ratio, which fades. As of the first fetch nothing is known, it is small.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Collection
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .acquired import Holdings
 from .buffer import ShareBuffer
@@ -20,6 +32,18 @@ _LATE = 1.0
 #: a partition says so only when a fetch ends. The fetch manager asks the metadata for the leaders
 #: after 80 ms without a response, so a broker that responds in time spares that question.
 _WAIT_WHILE_HELD = 60
+#: The assumed ratio of decompressed to compressed bytes before the first response.
+_FIRST_RATIO = 16.0
+#: The factor by which the largest recent ratio fades with each response.
+_FADING = 0.95
+
+
+class FetchBounds(NamedTuple):
+    """What a fetch may bring, and how long it may wait, in milliseconds."""
+
+    records: int
+    size: int
+    wait: int
 
 
 class FetchRoom:
@@ -29,6 +53,8 @@ class FetchRoom:
         buffer: The records that are not delivered yet.
         holdings: The numbers of held records.
         most: The setting ``max_in_flight``.
+        most_bytes: The setting ``fetch_buffer_bytes``.
+        fetch_bytes: The setting ``fetch_max_bytes``.
         acquire: The setting ``acquire``.
         max_wait_ms: The setting ``fetch_max_wait_ms``.
         linger_ms: The setting ``ack_linger_ms``.
@@ -40,6 +66,8 @@ class FetchRoom:
         holdings: Holdings,
         *,
         most: int,
+        most_bytes: int,
+        fetch_bytes: int,
         acquire: Literal["batches", "records"],
         max_wait_ms: float,
         linger_ms: float,
@@ -47,6 +75,10 @@ class FetchRoom:
         self._buffer = buffer
         self._holdings = holdings
         self._by_record = acquire == "records"
+        self._most_bytes = most_bytes
+        self._fetch_bytes = fetch_bytes
+        self._ratio = _FIRST_RATIO
+        self._is_measured = False
         self._max_wait_ms = max_wait_ms
         self._linger_ms = linger_ms
         self._window = FetchWindow(most)
@@ -90,10 +122,10 @@ class FetchRoom:
         """The number of held records at which there is room for a next fetch."""
         return self._window.size // 2 - self._reserved
 
-    def limits(
+    def bounds(
         self, node_id: int, active: int, brought: Collection[int], now: float
-    ) -> tuple[int, int]:
-        """Return how many records a broker's fetch may bring, and how long (ms) it may wait.
+    ) -> FetchBounds:
+        """Return what a broker's fetch may bring, and how long it may wait.
 
         Args:
             node_id: The broker.
@@ -101,6 +133,8 @@ class FetchRoom:
             brought: The brokers whose last response brought records.
             now: The current time.
         """
+        free = (self._most_bytes - self._buffer.size) / (2 * active * self._ratio)
+        size = max(1, min(self._fetch_bytes, int(free)))
         wait = self._max_wait_ms
         # An acknowledgement that is made while a fetch waits for records has to wait with it: a
         # session has one request at a time. So a fetch waits for as long as the program has been at
@@ -112,9 +146,10 @@ class FetchRoom:
             # A broker whose last response brought records probably has more. While it waits in
             # line, a fetch from another broker must not wait for records.
             if any(each in brought for each in self._line if each != node_id):
-                return self.now_free(), 1
-            return self.now_free(), int(wait / active)
-        return min(self.now_free(), -(-self._window.size // active)), int(wait)
+                return FetchBounds(self.now_free(), size, 1)
+            return FetchBounds(self.now_free(), size, int(wait / active))
+        records = min(self.now_free(), -(-self._window.size // active))
+        return FetchBounds(records, size, int(wait))
 
     # --- what happens ---
 
@@ -133,6 +168,16 @@ class FetchRoom:
         room, _ = self._fetching.pop(node_id, (0, 0.0))
         self._reserved -= room
 
+    def estimated(self, raw: int) -> int:
+        """Return how many bytes of records ``raw`` bytes of a response probably become."""
+        return int(raw * self._ratio)
+
+    def decoded(self, raw: int, size: int) -> None:
+        """Record that ``raw`` bytes of a response became ``size`` bytes of records."""
+        before = self._ratio * _FADING if self._is_measured else 1.0
+        self._ratio = max(1.0, before, size / max(1, raw))
+        self._is_measured = True
+
     def pass_over_late(self, now: float) -> float:
         """Keep no more room for fetches that are late; return when the next one will be late."""
         for node_id in [each for each, (_, at) in self._fetching.items() if at <= now]:
@@ -150,6 +195,8 @@ class FetchRoom:
         room = self._window.size - self._holdings.held - reserved
         # While records wait to be delivered, a fetch of a few more would be a waste. When none
         # wait, a handler may be idle, and a single record is worth a fetch.
-        if self._holdings.buffered and room < self._window.size / 2:
+        if self._holdings.buffered and (
+            room < self._window.size / 2 or 2 * self._buffer.size > self._most_bytes
+        ):
             return 0
         return max(0, room)

@@ -1,0 +1,63 @@
+"""The bytes of the records that wait in a share consumer, while the program does something else."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+from sharing import cluster_of, queue_of
+from trio.testing import MockClock as Clock
+
+BOUND = 1_000_000
+
+
+async def size_at_rest(queue: object) -> int:
+    """Return the bytes that wait in the buffer once nothing is fetched any more."""
+    await trio.sleep(5)
+    size: int = queue._parts.core.buffer.size  # type: ignore[attr-defined]
+    return size
+
+
+@pytest.mark.parametrize(("nodes", "partitions"), [(1, 1), (1, 8), (3, 6)])
+@pytest.mark.parametrize("size", [1_000, 100_000])
+async def test_records_that_wait_are_bounded(
+    nodes: int, partitions: int, size: int, autojump_clock: Clock
+) -> None:
+    """A quick program has a large window when it stops."""
+    async with cluster_of(partitions, nodes=nodes) as cluster:
+        for number in range(partitions):
+            for _ in range(4_000_000 // size):
+                cluster.append("t", number, [bytes(size)])
+        async with queue_of(cluster, fetch_buffer_bytes=BOUND) as queue:
+            for _ in range(3_000 if size == 1_000 else 20):
+                (await queue.receive()).accept()
+            assert 0.3 * BOUND < await size_at_rest(queue) < 1.25 * BOUND
+            for _ in range(100_000 // size):
+                (await queue.receive()).accept()
+            assert await size_at_rest(queue) < 1.25 * BOUND
+
+
+async def test_a_batch_above_the_bound_passes(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster:
+        for _ in range(3):
+            cluster.append("t", 0, [bytes(2 * BOUND)])
+        async with queue_of(cluster, fetch_buffer_bytes=BOUND) as queue:
+            for offset in range(3):
+                delivery = await queue.receive()
+                assert delivery.record.offset == offset
+                delivery.accept()
+                assert await size_at_rest(queue) < 4.1 * BOUND  # the delivered one, and one more
+
+
+async def test_records_that_grow_are_bounded(autojump_clock: Clock) -> None:
+    """A broker counts the bytes of compressed records."""
+    chance = random.Random(7)
+    async with cluster_of() as cluster:
+        for _ in range(100):
+            cluster.append("t", 0, [chance.randbytes(1_000) * 10], compression="gzip")
+        async with queue_of(cluster, fetch_buffer_bytes=BOUND) as queue:
+            for _ in range(3):
+                for _ in range(20):
+                    (await queue.receive()).accept()
+                assert 0.3 * BOUND < await size_at_rest(queue) < 1.25 * BOUND
