@@ -697,7 +697,7 @@ async def test_look_up_of_names_has_its_limit(autojump_clock: Clock, limit: int)
     assert trio.current_time() <= limit / 1000
 
 
-async def test_oldest_coordinator_is_forgotten(
+async def test_remembered_coordinators_are_bounded(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An admin client may be asked about other groups for weeks."""
@@ -707,6 +707,20 @@ async def test_oldest_coordinator_is_forgotten(
         for group in groups:
             await parts.coordinators.find(group)
         states = [parts.coordinators.state(group) for group in groups]
-        assert states == [CoordinatorState.INITIALIZED] * 2 + [CoordinatorState.STABLE] * 3
-        await parts.coordinators.find("g0")
+        assert states[-1] is CoordinatorState.STABLE
+        assert states.count(CoordinatorState.INITIALIZED) == 2
+        await parts.coordinators.find(groups[states.index(CoordinatorState.INITIALIZED)])
         assert len(cluster.requests("FindCoordinator")) == 6
+
+
+async def test_walks_over_many_groups_use_the_cache(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One group too many does not make each walk look all of them up again."""
+    monkeypatch.setattr(coordinator, "MOST", 50)
+    async with ScriptedCluster() as cluster, open_parts(cluster) as parts:
+        for _ in range(10):
+            for number in range(51):
+                await parts.coordinators.find(f"g{number}")
+        # The first walk makes 51. With the oldest forgotten each time, all walks made 510.
+        assert 60 <= len(cluster.requests("FindCoordinator")) < 300

@@ -316,6 +316,23 @@ async def test_only_the_newest_groups_are_remembered(monkeypatch: pytest.MonkeyP
     outages = Outages()
     for number in range(5):
         outages.coordinator_found(f"group 'a{number}'", NODE)
-        outages.coordinator_missing(f"group 'b{number}'", KafkaConnectionError("none"))
     assert list(outages._coordinators) == [f"group 'a{number}'" for number in (2, 3, 4)]
-    assert list(outages._without) == [f"group 'b{number}'" for number in (2, 3, 4)]
+
+
+async def test_many_groups_without_coordinator_are_logged(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than are remembered: those that are remembered are logged. Old ones make room."""
+    monkeypatch.setattr(module, "_MOST_COORDINATED", 3)
+    outages = Outages()
+    for _ in range(3):
+        for number in range(5):
+            outages.coordinator_missing(f"group 'b{number}'", KafkaConnectionError("none"))
+        await trio.sleep(COORDINATOR_PATIENCE)
+    assert logged(caplog) == [
+        f"WARNING group 'b{number}' has had no coordinator for 2.0 s: none" for number in range(3)
+    ]
+    await trio.sleep(60)
+    for number in range(5, 8):
+        outages.coordinator_missing(f"group 'b{number}'", KafkaConnectionError("none"))
+    assert list(outages._without) == [f"group 'b{number}'" for number in (5, 6, 7)]

@@ -38,6 +38,8 @@ _MOST_COORDINATED = 1_000
 #: How long (seconds) a group may be without a coordinator before that is logged: the first one of a
 #: new cluster takes a moment.
 COORDINATOR_PATIENCE = 2.0
+#: A group without a coordinator that was not looked up for this long (seconds) may be forgotten.
+_IDLE = 60.0
 #: After this long (seconds) without an attempt, the moment of a broker's return is not known.
 _UNSURE = 5.0
 #: A broker is away from the metadata only after this long (seconds), because brokers do not learn
@@ -79,7 +81,8 @@ class Outages:
         self._silences: dict[int, Reminder] = {}
         self._all_silent = Reminder()
         self._coordinators: dict[str, int] = {}
-        self._without: dict[str, Outage] = {}  # groups and ids without a coordinator
+        # Groups and ids without a coordinator; the one whose last look-up is the oldest first.
+        self._without: dict[str, Outage] = {}
         self._on_lost: Callable[[], object] = lambda: None
         self._on_silent: list[Callable[[Node], object]] = []
 
@@ -295,10 +298,18 @@ class Outages:
     def coordinator_missing(self, what: str, error: Exception) -> None:
         """Record that the coordinator of ``what`` could not be found."""
         now = trio.current_time()
-        without = self._without.get(what)
+        without = self._without.pop(what, None)
         if without is None:
-            without = self._without[what] = Outage(None, now, error, failures=0)
-            _keep_newest(self._without)
+            without = Outage(None, now, error, failures=0)
+            # Those that are looked up again and again keep their places. Otherwise each of many
+            # would push another out before its patience is over, and none would be logged.
+            if len(self._without) >= _MOST_COORDINATED:
+                oldest = next(iter(self._without))
+                if now - self._without[oldest].tried_at < _IDLE:
+                    return
+                del self._without[oldest]
+        self._without[what] = without
+        without.tried_at = now
         without.error = error
         without.failures = without.failures + 1
         late = now - without.since >= COORDINATOR_PATIENCE

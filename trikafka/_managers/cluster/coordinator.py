@@ -13,9 +13,11 @@ Kafka's design of a consumer thread:
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from itertools import islice
 from typing import TypeAlias
 
 import trio
@@ -73,7 +75,7 @@ class Coordinators:
         self._start_soon = start_soon
         self._outages = outages
         self._known: dict[tuple[CoordinatorKind, str], Node] = {}
-        # All that were asked for, known or not; the oldest first.
+        # All that were asked for, known or not.
         self._needed: dict[tuple[CoordinatorKind, str], None] = {}
         self._flights: dict[tuple[CoordinatorKind, str], SingleFlight[Node]] = {}
         self._leave = leave
@@ -105,13 +107,15 @@ class Coordinators:
         self._need(place)
         return await self._found(key, kind)
 
+    # A walk over a few groups more than MOST would find none of them if the oldest were forgotten:
+    # each look-up would forget the very coordinator that the walk needs next.
     def _need(self, place: tuple[CoordinatorKind, str]) -> None:
-        """Remember that this coordinator is needed; forget the oldest one of too many."""
-        self._needed[place] = None
-        if len(self._needed) > MOST:
-            kind, key = next(iter(self._needed))
+        """Remember that this coordinator is needed; forget any one of too many."""
+        if place not in self._needed and len(self._needed) >= MOST:
+            kind, key = next(islice(self._needed, random.randrange(MOST), None))
             del self._needed[kind, key]
             self.mark_unknown(key, kind)
+        self._needed[place] = None
 
     async def look_again(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
         """Look up the coordinator of ``key`` even if it is known. Raises as :meth:`find`.
