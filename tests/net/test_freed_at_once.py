@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -20,7 +20,7 @@ from trikafka._state.producer.producer_batch import ProducerBatch
 from trikafka.config import AdminConfig
 from trikafka.errors import KafkaConnectionError, KafkaTimeoutError
 from trikafka.errors.copies import without_traces
-from trikafka.testing import ScriptedCluster
+from trikafka.testing import ScriptedCluster, cut
 
 
 class Given:
@@ -70,6 +70,31 @@ async def test_lost_connection_frees_its_batches(autojump_clock: Clock) -> None:
             cluster.drop("Produce", times=1)
             await producer.send("t", b"x")
         assert alive(FrameReader, InFlightRequest, ProducerBatch) == before
+
+
+def no_text(frame: bytes) -> bytes:
+    """Make the topic's name no UTF-8."""
+    changed = frame.replace(b"\x02t", b"\x02\xff")
+    assert changed != frame
+    return changed
+
+
+@pytest.mark.parametrize("change", [cut, no_text])
+async def test_damaged_response_frees_its_batches(
+    autojump_clock: Clock, change: Callable[[bytes], bytes]
+) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_producer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as producer,
+    ):
+        await producer.send("t", b"x")
+        before = alive(InFlightRequest, ProducerBatch)
+        for _ in range(5):
+            cluster.damage("Produce", change=change)
+            await producer.send("t", b"x")
+        assert alive(InFlightRequest, ProducerBatch) <= before
 
 
 async def test_buffers_of_a_lost_fetch_are_freed_at_once(autojump_clock: Clock) -> None:

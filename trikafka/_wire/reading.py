@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -68,26 +69,25 @@ class FieldReader:
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
         """Return the next fields, which have the given layout."""
-        try:
-            fields = layout.unpack_from(self.data, self.position)
-        except struct.error:
-            raise self._ended() from None
+        # A caught error would be the context of the next one. Its frames hold the request.
+        if self.position + layout.size > len(self.data):
+            raise self._ended()
+        fields = layout.unpack_from(self.data, self.position)
         self.position += layout.size
         return fields
 
     def uvarint(self) -> int:
         """Return a number in one to five bytes, with seven bits in each."""
         data, position, value = self.data, self.position, 0
-        try:
-            for shift in range(0, 35, 7):
-                byte: int = data[position]
-                position += 1
-                value |= (byte & 0x7F) << shift
-                if byte < 0x80:
-                    self.position = position
-                    return value
-        except IndexError:
-            raise self._ended() from None
+        for shift in range(0, 35, 7):
+            if position == len(data):
+                raise self._ended()
+            byte: int = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.position = position
+                return value
         raise DamagedResponseError(f"a {self.name} response holds a malformed length")
 
     def length(self, wide: bool = True) -> int:
@@ -132,12 +132,10 @@ class FieldReader:
         return UUID(bytes=bytes(self.take(16)))
 
     def _text(self, size: int) -> str:
-        try:
-            return str(self.take(size), "utf-8")
-        except UnicodeDecodeError:
-            raise DamagedResponseError(
-                f"a {self.name} response holds a text that is not UTF-8"
-            ) from None
+        part = self.take(size)
+        with suppress(UnicodeDecodeError):
+            return str(part, "utf-8")
+        raise DamagedResponseError(f"a {self.name} response holds a text that is not UTF-8")
 
     def no_tags(self) -> bool:
         """Return whether there are no tagged fields, as is usual; if so, skip their count."""

@@ -37,6 +37,7 @@ from ..._wire.produce import (
 from ...config import ProducerConfig
 from ...error_codes import ErrorCode
 from ...errors import DamagedResponseError, TrikafkaError, from_code
+from ...errors.copies import without_traces
 from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
 from ...types import BrokerLatency
@@ -390,8 +391,9 @@ class Senders:
         try:
             response = request.response()
         except TrikafkaError as error:
-            # The batches keep the error. Its frames have them, and what was read until now.
-            self._refuse(batches, error.with_traceback(None), unsent=request.unsent)
+            # The batches keep the error. Its frames, and those of its cause if the response is
+            # damaged, have the batches, and what was read until now.
+            self._refuse(batches, without_traces(error), unsent=request.unsent)
             return False
         if response is None:  # acks=0
             for batch in batches:
