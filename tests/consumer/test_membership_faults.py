@@ -12,7 +12,9 @@ from consuming import T0, T1, RecordingListener, cluster_of, consumer_of, member
 from trio.testing import MockClock as Clock
 
 import trikafka
+from trikafka._managers.group.group_messages import encode_assignment
 from trikafka.errors import ErrorCode, GroupIdNotFoundError, KafkaTimeoutError, TrikafkaError
+from trikafka.testing import respond
 from trikafka.types import OffsetAndMetadata
 
 BEAT = "ConsumerGroupHeartbeat"
@@ -50,6 +52,48 @@ async def test_auto_falls_back_as_the_same_member(autojump_clock: Clock) -> None
                 await consumer.receive_batch(timeout=0.1)
         (member,) = {seen.request.member_id for seen in cluster.requests(BEAT)}
         assert cluster.requests("JoinGroup")[0].request.member_id == member
+
+
+async def test_member_that_falls_back_is_assigned(autojump_clock: Clock) -> None:
+    """A coordinator takes the classic requests of a member of the newer protocol (KIP-848)."""
+
+    async def joined(request: Any, _: object) -> Any:
+        return respond(
+            request,
+            generation_id=5,
+            protocol_type="consumer",
+            protocol_name=request.protocols[0].name,
+            leader="another",
+            member_id=request.member_id,
+        )
+
+    async def synced(request: Any, _: object) -> Any:
+        return respond(
+            request,
+            protocol_type="consumer",
+            protocol_name=request.protocol_name,
+            assignment=encode_assignment([T0]),
+        )
+
+    async def beaten(request: Any, _: object) -> Any:
+        return respond(request)
+
+    async with (
+        cluster_of(2, records=1) as cluster,
+        consumer_of(cluster, "t", group_id="g", group_protocol="auto") as consumer,
+    ):
+        assert len(await values(consumer, 2)) == 2
+        cluster.fail(BEAT, ErrorCode.UNSUPPORTED_VERSION, None)
+        for api, handler in ("JoinGroup", joined), ("SyncGroup", synced), ("Heartbeat", beaten):
+            cluster.on(api, handler)
+        with trio.fail_after(60):
+            while not cluster.requests("Heartbeat"):
+                await consumer.receive_batch(timeout=0.1)
+        assert consumer.assignment() == {T0}
+        cluster.append("t", 0, [b"later"])
+        with trio.fail_after(10):
+            while await values(consumer, 1) != [b"later"]:
+                pass
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
