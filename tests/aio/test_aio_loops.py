@@ -307,7 +307,7 @@ def test_ctrl_c_ends_the_program_in_order(runner: str, tmp_path: Path) -> None:
 
 
 LEFT_OPEN = """
-    import asyncio, sys
+    import asyncio, sys, threading
     sys.path[:0] = {path!r}
     from hosting import *
 
@@ -332,6 +332,10 @@ LEFT_OPEN = """
         (
             "loop = new_loop(); loop.run_until_complete(main())",
             "the program ends with 2 open trikafka clients",
+        ),
+        (
+            "t = threading.Thread(target=lambda: asyncio.run(main())); t.start(); t.join()",
+            "a thread has ended with",
         ),
     ],
 )
@@ -396,6 +400,44 @@ def test_fork_opens_its_own_clients_in_a_thread(tmp_path: Path) -> None:
     for line in refused:
         assert "forked while trikafka clients were open" in line
     assert (own, parent) == ("offset 0", "parent 1 0")
+
+
+FORK_EXITS = """
+    import asyncio, os, sys
+    sys.path[:0] = {path!r}
+    from hosting import *
+
+    async def main():
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            if (fork := os.fork()) == 0:
+                sys.exit(3)
+            _, status = os.waitpid(fork, 0)
+            print(os.waitstatus_to_exitcode(status), (await producer.send("t", b"x")).offset)
+
+    asyncio.run(main())
+"""
+
+
+def test_fork_exits_with_its_own_status(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    file = tmp_path / "program.py"
+    path = [str(here), str(here.parent), str(here.parents[1])]
+    file.write_text(textwrap.dedent(FORK_EXITS.format(path=path)))
+    done = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=240, check=True
+    )
+    assert (done.stdout, done.stderr) == ("3 0\n", "")
+
+
+def test_call_outside_of_the_loop_is_explained() -> None:
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            await producer.send("t", b"x")
+            with pytest.raises(trikafka.IllegalStateError, match="outside of its event loop"):
+                await asyncio.to_thread(producer.health)
+
+    with nothing_left():
+        run(main)
 
 
 def test_fork_leaves_the_parents_clients_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,18 +116,27 @@ class Guest:
 
     def check_loop(self) -> None:
         """Raise :exc:`IllegalStateError` unless the calling code runs in the guest's loop."""
-        if asyncio._get_running_loop() is not self.loop:
+        running = asyncio._get_running_loop()
+        if running is not self.loop:
             self.check_process()
+            where = "belongs to another event loop"
+            if running is None:
+                where = "was called outside of its event loop"
             raise IllegalStateError(
-                "this client belongs to another event loop: use it where it was opened, and from a "
+                f"this client {where}: use it in a coroutine where it was opened, and from a "
                 "thread by asyncio.run_coroutine_threadsafe()"
             )
+
+    @property
+    def in_fork(self) -> bool:
+        """True in a fork of the guest's process."""
+        return self.process != os.getpid()
 
     def check_process(self) -> None:
         """Raise :exc:`IllegalStateError` in a fork of the guest's process."""
         # The fork has a copy of the guest and of Trio's run, without the loop that drives both. A
         # thread has no trace of either.
-        if self.process != os.getpid():
+        if self.in_fork:
             raise IllegalStateError(
                 "this process was forked while trikafka clients were open: they belong to the "
                 "parent, and the fork cannot open others in this thread; open clients in a new "
@@ -212,17 +221,39 @@ class _Here(threading.local):
     """The guest of this thread."""
 
     guest: Guest | None = None
+    _thread_end: _ThreadEnd | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> Guest:
         """Start the guest of ``loop``."""
         # The context of the first caller must not become that of all ticks.
         guest = self.guest = contextvars.Context().run(Guest, loop)
+        self._thread_end = _ThreadEnd(guest)
         return guest
 
     def forget(self, guest: Guest) -> None:
         """Forget a guest that has ended."""
         if self.guest is guest:
             self.guest = None
+            self._thread_end = None
+
+
+class _ThreadEnd:
+    """A part of a thread's local data, which Python frees when the thread ends."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+
+    # Nothing is closed here: the thread has no loop any more, and Python waits for it.
+    def __del__(self) -> None:
+        """Log that the thread has left clients open; the main thread has ``_end_at_exit``."""
+        guest = self._guest
+        if guest.ended or not guest.clients or guest.in_fork or sys.is_finalizing():
+            return
+        _log.warning(
+            "a thread has ended with %s open trikafka clients: leave their 'async with' blocks; "
+            "records in their buffers are lost",
+            len(guest.clients),
+        )
 
 
 _here = _Here()
@@ -234,7 +265,7 @@ _here = _Here()
 def _end_at_exit() -> None:
     """End the clients that the main thread has left open; called when the program ends."""
     guest = _here.guest
-    if guest is None or not guest.clients or guest.process != os.getpid():
+    if guest is None or not guest.clients or guest.in_fork:
         return
     if guest.loop.is_closed():
         guest.end_alone()

@@ -172,6 +172,8 @@ class Opening(Unopened, AbstractAsyncContextManager[Face], Generic[Face]):
         # Once the host has ended, no failure can interrupt the body any more. A cancellation that
         # this block has caused ends here, as in asyncio.timeout and asyncio.TaskGroup; another one
         # that came with it goes on.
+        if error is not None and self._guest_of().in_fork:
+            return None  # nothing can be closed here, and the fork may end by SystemExit
         self._guest_of().check_loop()
         host = self._host
         host.on_end = lambda: None
