@@ -185,12 +185,14 @@ async def test_complete_batch_does_not_stop_the_stream(
 
 
 async def test_older_version_is_written_already(
-    new_job: Any, monkeypatch: pytest.MonkeyPatch
+    new_job: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The log says so: a ``foreachBatch`` whose checkpoint is new counts from 0 again."""
     job = await new_job()
     await job.write(cut(4), 2)
     await job.write(cut(8), 1)
     assert await job.seen() == EACH_ONCE
+    assert f"version 1 of {job.name!r} is skipped: a later one, 2, is committed" in caplog.text
     begun = await new_job()
     await begun.die_after(0, cut(4), monkeypatch, 2)
     await begun.write(cut(8), 1)  # no row of the later version is written

@@ -83,7 +83,14 @@ async def is_complete(
     if found is not None and found.number >= part.number:
         marks |= await _unheard(options, admin, messages, found.tasks, part)
         if found.number > part.number and any(mark.later for mark in marks.values()):
-            return True  # a later version is committed; this one must not follow it
+            # A later version is committed; this one must not follow it.
+            _log.warning(
+                "%s is skipped: a later one, %d, is committed already; after a new checkpoint, whose "
+                "batches count from 0 again, use another transactionalId",
+                _name(part),
+                found.number,
+            )
+            return True
     given = {at: account.given for at, account in accounts.items()}
     unfit = [
         at
