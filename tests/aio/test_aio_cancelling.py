@@ -298,7 +298,7 @@ def test_failure_after_a_cancel_is_logged(call: str, caplog: pytest.LogCaptureFi
                 work = (await producer.enqueue("t", b"1")).wait()
             _, error = await cut_off(work, 1)
             assert isinstance(error, asyncio.CancelledError)
-            await until(lambda: "1 records for t-0 were not delivered" in caplog.text)
+            await until(lambda: "1 record for t-0 was not delivered" in caplog.text)
 
     run(main)
 

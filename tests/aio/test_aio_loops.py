@@ -328,14 +328,14 @@ LEFT_OPEN = """
 @pytest.mark.parametrize(
     ("start", "says"),
     [
-        ("asyncio.run(main())", "trikafka clients were open in it; they are closed now"),
+        ("asyncio.run(main())", "left open; they are closed now"),
         (
             "loop = new_loop(); loop.run_until_complete(main())",
-            "the program ends with 2 open trikafka clients",
+            "the program ends with 2 trikafka clients left open",
         ),
         (
             "t = threading.Thread(target=lambda: asyncio.run(main())); t.start(); t.join()",
-            "a thread has ended with",
+            "a thread has ended with 1 trikafka client left open",
         ),
     ],
 )

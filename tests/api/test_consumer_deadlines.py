@@ -368,7 +368,7 @@ async def test_missing_topic_and_partition_are_named(autojump_clock: Clock) -> N
         with pytest.raises(KafkaTimeoutError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             await consumer.end_offsets([none], timeout=1)
         with pytest.raises(
-            UnknownTopicOrPartitionError, match=r"t-5 \(the topic has 1 partitions\)"
+            UnknownTopicOrPartitionError, match=r"t-5 \(the topic has 1 partition\)"
         ):
             await consumer.end_offsets([TopicPartition("t", 5)])
         assert len(cluster.requests("Metadata")) < 120

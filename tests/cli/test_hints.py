@@ -365,7 +365,7 @@ async def test_missing_topic_or_partition_is_explained(autojump_clock: object) -
                     await call("lost", b"x")
             with pytest.raises(
                 UnknownTopicOrPartitionError,
-                match=r"topic 't' has 1 partitions, and no partition 7$",
+                match=r"topic 't' has 1 partition, and no partition 7$",
             ):
                 await producer.send("t", b"x", partition=7)
 

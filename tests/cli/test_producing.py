@@ -253,7 +253,7 @@ async def test_columns_of_csv_are_parts_of_records(autojump_clock: Clock, tmp_pa
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a,b\n1,2\n3\n", "line 3: the row has 1 fields, and there are 2 columns"),
+        ("a,b\n1,2\n3\n", "line 3: the row has 1 field, and the file has 2 columns"),
         ("value,partition\nx,one\n", "line 2: partition must be a whole number from 0, not 'one'"),
         ('a\n"x', "line 2: this is no CSV"),
         ("value,timestamp\nx," + "1" * 5000, "line 2: timestamp must be a whole number from 0"),
@@ -317,7 +317,7 @@ async def test_quoted_rows_span_blocks(
     long = "\n".join(["line"] * 20)
     file.write_text(f'id,value\r\n1,"{long}"\r\n\r\n2,"x""y"\r\n3,5" wide\n4,"a\n\nb"\n5\n')
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        with pytest.raises(click.ClickException, match="line 28: the row has 1 fields"):
+        with pytest.raises(click.ClickException, match="line 28: the row has 1 field,"):
             await produced(cluster, file, "csv", key_column="id")
         assert pairs(cluster) == [
             (b"1", long.encode()),

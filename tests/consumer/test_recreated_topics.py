@@ -188,9 +188,7 @@ async def test_commit_of_missing_partition_is_refused(
         began = trio.current_time()
         with (
             trio.fail_after(10),
-            pytest.raises(
-                UnknownTopicOrPartitionError, match=r"t-7 \(the topic has 1 partitions\)"
-            ),
+            pytest.raises(UnknownTopicOrPartitionError, match=r"t-7 \(the topic has 1 partition\)"),
         ):
             await consumer.commit({TopicPartition("t", 7): 1})
         assert trio.current_time() == began

@@ -394,7 +394,7 @@ async def test_missing_leader_is_the_fitting_error(autojump_clock: Clock) -> Non
         with pytest.raises(UnknownTopicOrPartitionError, match="topic 'none'"):
             await parts.metadata.leader(TopicPartition("none", 0))
         with pytest.raises(
-            UnknownTopicOrPartitionError, match=r"partition t-7 \(the topic has 1 partitions\)"
+            UnknownTopicOrPartitionError, match=r"partition t-7 \(the topic has 1 partition\)"
         ):
             await parts.metadata.leader(TopicPartition("t", 7))
         cluster.move_leader("t", 0, None)

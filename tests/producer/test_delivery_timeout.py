@@ -461,7 +461,7 @@ async def test_failure_after_a_cancel_is_logged(
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
         await trio.sleep(2)
-        assert "1 records for t-0 were not delivered" in caplog.text
+        assert "1 record for t-0 was not delivered" in caplog.text
 
 
 async def test_failure_of_a_second_wait_is_raised(
@@ -476,7 +476,7 @@ async def test_failure_of_a_second_wait_is_raised(
         with pytest.raises(BrokerResponseError):
             await ack.wait()
         await trio.sleep(2)
-        assert "1 records for t-0 were not delivered" in caplog.text
+        assert "1 record for t-0 was not delivered" in caplog.text
 
 
 async def test_failure_beside_a_later_wait_is_logged(

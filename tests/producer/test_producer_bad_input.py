@@ -302,7 +302,7 @@ async def test_missing_partition_ends_a_loop(autojump_clock: Clock) -> None:
             producer.send_nowait("t", b"x", partition=1)
         await trio.sleep(3.1)
         with pytest.raises(
-            UnknownTopicOrPartitionError, match="has 1 partitions, and no partition 1"
+            UnknownTopicOrPartitionError, match="has 1 partition, and no partition 1"
         ):
             producer.send_nowait("t", b"x", partition=1)
         cluster.add_partitions("t", 2)

@@ -350,7 +350,7 @@ async def test_unobserved_failure_is_logged(
         await trio.testing.wait_all_tasks_blocked()
         (record,) = caplog.records
         assert record.levelno == logging.WARNING
-        assert "1 records for t-0 were not delivered" in record.getMessage()
+        assert "1 record for t-0 was not delivered" in record.getMessage()
 
 
 async def test_garbage_response_is_a_lost_connection(

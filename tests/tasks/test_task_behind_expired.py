@@ -19,7 +19,7 @@ from trikafka.tasks.timer import timeout_in
 
 def behind(cause: Exception | None) -> OutOfOrderSequenceError:
     """Return an out-of-order error with this cause."""
-    error = from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "t-0, 1 records")
+    error = from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "t-0, 1 record")
     assert isinstance(error, OutOfOrderSequenceError)
     error.__cause__ = cause
     return error

@@ -73,7 +73,7 @@ from trikafka.testing import RecordState, ScriptedCluster
         (
             lambda c: c.add_partitions("t", 0),
             ValueError,
-            "'t' has 1 partitions, and cannot be cut to 0",
+            "'t' has 1 partition, and cannot be cut to 0",
         ),
         (lambda c: c.delete_records("t", 0, 1), ValueError, "t-0 ends at 0: no offset 1 is there"),
         (lambda c: c.delete_records("t", 0, -1), ValueError, "t-0 ends at 0: no offset -1 is"),

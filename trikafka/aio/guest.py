@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import trio
 
 from ..errors import IllegalStateError
+from ..errors.counts import counted
 
 _log = logging.getLogger("trikafka.aio")
 #: Seconds within which clients whose loop was closed leave their groups.
@@ -198,9 +199,8 @@ class Guest:
     def end_alone(self) -> None:
         """End all clients and the run without the loop, which was closed."""
         _log.warning(
-            "an event loop was closed while %s trikafka clients were open in it; they are closed "
-            "now",
-            len(self.clients),
+            "an event loop was closed with %s left open; they are closed now",
+            counted(len(self.clients), "trikafka client"),
         )
         for client in list(self.clients):
             client.abandon()
@@ -250,9 +250,9 @@ class _ThreadEnd:
         if guest.ended or not guest.clients or guest.in_fork or sys.is_finalizing():
             return
         _log.warning(
-            "a thread has ended with %s open trikafka clients: leave their 'async with' blocks; "
+            "a thread has ended with %s left open: leave their 'async with' blocks; "
             "records in their buffers are lost",
-            len(guest.clients),
+            counted(len(guest.clients), "trikafka client"),
         )
 
 
@@ -271,9 +271,9 @@ def _end_at_exit() -> None:
         guest.end_alone()
     else:
         _log.warning(
-            "the program ends with %s open trikafka clients: leave their 'async with' blocks, or "
+            "the program ends with %s left open: leave their 'async with' blocks, or "
             "records may be lost",
-            len(guest.clients),
+            counted(len(guest.clients), "trikafka client"),
         )
 
 

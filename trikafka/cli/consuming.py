@@ -21,6 +21,7 @@ from .._api.consumer.opening import open_consumer
 from .._net.gather import with_background
 from .._wire.columns import RecordBatch
 from ..errors import AdminErrors, IllegalStateError, TrikafkaError
+from ..errors.counts import counted
 from ..types import PartitionInfo, TopicPartition
 from .admin import no_topic
 from .output import Keep, Output
@@ -140,7 +141,8 @@ class Consuming:
         missing = self._plan.partitions - infos.keys()
         if missing:
             raise click.ClickException(
-                f"topic {topic!r} has {len(infos)} partitions, and no partition {min(missing)}"
+                f"topic {topic!r} has {counted(len(infos), 'partition')}, and no partition "
+                f"{min(missing)}"
             )
         return [infos[number] for number in sorted(self._plan.partitions or infos)]
 

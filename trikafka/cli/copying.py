@@ -29,6 +29,7 @@ from .._wire.column_rows import ColumnRows
 from .._wire.columns import RecordBatch
 from ..config import AdminConfig, settings_of
 from ..errors import ArrowDeliveryError, TopicAlreadyExistsError, TrikafkaError
+from ..errors.counts import counted
 from ..interfaces import RebalanceListener
 from ..types import OffsetSpec, TopicPartition
 from .admin import no_topic
@@ -221,8 +222,8 @@ class Copying(Consuming):
         for topic, here in sources.items():
             if self._keep_partitions and there < here:
                 raise click.ClickException(
-                    f"topic {topic!r} has {here} partitions, and {to!r} only {there}: without "
-                    "--keep-partitions keys decide"
+                    f"topic {topic!r} has {counted(here, 'partition')}, and {to!r} only {there}: "
+                    "without --keep-partitions keys decide"
                 )
 
     async def _warn_of_append_time(self, topics: Collection[str]) -> None:

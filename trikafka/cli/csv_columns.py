@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from .._wire.column_rows import BinaryColumn, ColumnRows
 from .._wire.columns import Columns
+from ..errors.counts import counted
 from . import source
 from .record_lines import BadLineError, Line
 from .source import Block
@@ -240,7 +241,10 @@ class CsvBlocks:
     def _line(self, row: list[str]) -> Line:
         names, places = self._names or [], self._roles
         if len(row) != len(names):
-            raise BadLineError(f"the row has {len(row)} fields, and there are {len(names)} columns")
+            raise BadLineError(
+                f"the row has {counted(len(row), 'field')}, and the file has "
+                f"{counted(len(names), 'column')}"
+            )
         texts: list[str | None] = [
             None if self._choice.empty_is_null and not text else text for text in row
         ]

@@ -20,6 +20,7 @@ from .._api.producer.producer import Producer
 from .._wire import _implementation
 from .._wire.column_rows import ColumnRows
 from ..errors import ArrowDeliveryError, TrikafkaError
+from ..errors.counts import counted
 from ..types import PartitionDelivery, RecordMetadata, TopicPartition
 from .admin import no_topic
 from .csv_columns import Choice, CsvBlocks
@@ -327,7 +328,7 @@ class Producing:
         if partition >= count:
             hint = "" if self._plan.partition is not None else "; with --any-partition keys decide"
             raise BadLineError(
-                f"{where}: topic {topic!r} has {count} partitions, and no partition "
+                f"{where}: topic {topic!r} has {counted(count, 'partition')}, and no partition "
                 f"{partition}{hint}"
             )
 

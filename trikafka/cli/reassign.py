@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ..errors.counts import counted
 from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import changed, known_topics, whole
@@ -200,8 +201,9 @@ def planned(
         count = len(now[tp]) if replicas is None else replicas
         if count > len({*own, *brokers}):
             raise click.ClickException(
-                f"{tp} needs {count} replicas, and there are {len({*own, *brokers})} brokers "
-                "for them; --replicas or --to changes that"
+                f"{tp} needs {count} replicas, and has "
+                f"{counted(len({*own, *brokers}), 'broker')} for them; --replicas or --to changes "
+                "that"
             )
         while len(own) > count:
             load[own[-1]] -= 1

@@ -14,6 +14,7 @@ import trio
 
 from ..error_codes import ErrorCode
 from .copies import again
+from .counts import counted
 from .groups import decisive
 from .peer_text import printable
 
@@ -187,7 +188,7 @@ class KafkaTimeoutError(TrikafkaError, trio.TooSlowError):
         self.limit = limit
         self.attempts = attempts
         self.last_error = last_error
-        tries = "1 attempt" if attempts == 1 else f"{attempts or 'no'} attempts"
+        tries = counted(attempts, "attempt") if attempts else "no attempts"
         # A record that waited for a connection all the time has an error, but no attempt.
         before = "the last one failed with: " if attempts else ""
         why = f"; {before}{last_error}" if last_error is not None else ""

@@ -11,6 +11,7 @@ from enum import IntEnum
 from itertools import chain
 
 from ..errors import ErrorCode, from_code, topic_error
+from ..errors.counts import counted
 from ..types import Node, PartitionInfo, TopicPartition
 
 #: Seconds for which all responses must contradict a leader epoch before the client accepts theirs.
@@ -173,7 +174,8 @@ class ClusterSnapshot:
         if info is None:
             raise from_code(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"partition {partition} (the topic has {len(topic.partitions)} partitions)",
+                f"partition {partition} (the topic has "
+                f"{counted(len(topic.partitions), 'partition')})",
             )
         node = self.nodes.get(info.leader) if info.leader is not None else None
         if node is None:

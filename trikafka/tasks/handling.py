@@ -32,6 +32,7 @@ from ..errors import (
     UnknownTopicOrPartitionError,
     from_code,
 )
+from ..errors.counts import counted
 from ..errors.cut_off import await_user_call
 from ..errors.groups import members, outlined
 from ..errors.notes import note_how_to_skip
@@ -285,7 +286,7 @@ class Handling:
             "%s goes to %s after %s: %r%s",
             _where(work),
             self._dead_letter.topic,
-            _times(work.attempts),
+            counted(work.attempts, "attempt"),
             error,
             more,
             exc_info=None if others is None else error,
@@ -479,10 +480,6 @@ def explained(error: Exception, work: RecordAttempt, *, at_work: bool = False) -
             f"raised by the handler for {_where(work)}, after which nothing more was taken"
         )
     return error
-
-
-def _times(attempts: int) -> str:
-    return "1 attempt" if attempts == 1 else f"{attempts} attempts"
 
 
 def _where(work: RecordAttempt) -> str:

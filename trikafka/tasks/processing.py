@@ -16,6 +16,7 @@ import trio
 
 from .. import Consumer, Producer, RecordBatch, Transaction
 from ..errors import ConfigurationError
+from ..errors.counts import counted
 from ..errors.groups import outlined
 from ..toolkit import Retry, check_client
 from ..types import Key, OffsetAndMetadata, TopicPartition, Value
@@ -154,5 +155,6 @@ def _wait(budget: TimeoutBudget, count: int, error: BaseException) -> float:
     """
     if isinstance(error, Exception) and timeout_in(error) is not None:
         return budget.failed(error)
-    _log.warning("a transaction of %s records is done again: %s", count, outlined(error))
+    records = counted(count, "record")
+    _log.warning("a transaction of %s is done again: %s", records, outlined(error))
     return budget.next_delay()

@@ -34,6 +34,7 @@ import trio
 from .. import Consumer, Producer, RecordBatch, Transaction
 from ..config import ConsumerConfig
 from ..errors import TransactionError, TransactionUndecidedError
+from ..errors.counts import counted
 from ..errors.groups import outlined
 from ..toolkit import Retry, interrupts_unwrapped
 from ..types import OffsetAndMetadata, TopicPartition
@@ -330,7 +331,9 @@ class TransactionalRun:
         else:
             delay = self._retry.delay()
             _log.warning(
-                "a transaction of %s records is done again: %s", work.count, outlined(error)
+                "a transaction of %s is done again: %s",
+                counted(work.count, "record"),
+                outlined(error),
             )
         with self._shutdown.waits.scope():
             await trio.sleep(delay)

@@ -19,6 +19,7 @@ import trio.testing
 
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import BootstrapError, IllegalStateError
+from trikafka.errors.counts import counted
 from trikafka.errors.groups import unwrapped
 from trikafka.hooks import check_takes
 from trikafka.types import OffsetAndMetadata, Record
@@ -780,7 +781,8 @@ class ScriptedCluster:
         found = self._topic(topic)
         if count < len(found.partitions):
             raise ValueError(
-                f"{topic!r} has {len(found.partitions)} partitions, and cannot be cut to {count}"
+                f"{topic!r} has {counted(len(found.partitions), 'partition')}, and cannot be cut to "
+                f"{count}"
             )
         self._state.grow_topic(found, count)
 

@@ -233,7 +233,7 @@ def test_given_directory_is_opened_again(tmp_path: Path, monkeypatch: pytest.Mon
     with KafkaCluster(directory=directory, logs=logs) as cluster:
         assert cluster.brokers[0].port == port
         assert "kept" in topics_of(cluster)
-    with pytest.raises(BrokerError, match="holds the data of 1 brokers, not 3"):
+    with pytest.raises(BrokerError, match="holds the data of 1 broker, not 3"):
         KafkaCluster(directory=directory, brokers=3).start()
 
 

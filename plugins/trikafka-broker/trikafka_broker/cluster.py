@@ -406,8 +406,9 @@ class KafkaCluster:
         memory = self.directory / "ports.json"
         earlier = json.loads(memory.read_text()) if memory.exists() else []
         if earlier and len(earlier) != self.settings.brokers:
+            count = "1 broker" if len(earlier) == 1 else f"{len(earlier)} brokers"
             raise BrokerError(
-                f"{self.directory} holds the data of {len(earlier)} brokers, not "
+                f"{self.directory} holds the data of {count}, not "
                 f"{self.settings.brokers}: start as many brokers, or choose another directory"
             )
         ports = [

@@ -33,6 +33,7 @@ from ..._net.deadlines import GRACE
 from ..._state.assignors import Assignment, Assignor, MemberSubscription
 from ...config.whole import whole
 from ...errors import KafkaTimeoutError, PluginError, RequestTimedOutError, TrikafkaError
+from ...errors.counts import counted
 from ...errors.groups import unwrapped
 from ...hooks import members_of, renamed_member
 from ...interfaces import (
@@ -289,7 +290,7 @@ def guarded_partitioner(choose: Partitioner, name: str) -> Partitioner:
             number.close()
             raise PluginError(f"{name} is async, and has to be a plain function")
         raise PluginError(
-            f"{name} chose {_short(number)} of {len(numbers)} partitions of {topic!r}"
+            f"{name} chose {_short(number)} of {counted(len(numbers), 'partition')} of {topic!r}"
         )
 
     return partitioner

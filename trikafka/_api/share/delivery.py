@@ -20,6 +20,7 @@ from ..._wire.columns import RecordBatch
 from ..._wire.share import AckType
 from ...errors import IllegalStateError, LockLostError, TrikafkaError
 from ...errors.copies import again
+from ...errors.counts import counted
 from ...types import Key, Record, Value
 from ..client.deserializing import DeserializedBatch
 from .parts import ShareParts
@@ -429,7 +430,7 @@ class ShareBatch(_Held, Generic[Key, Value]):
         return iter(self.records)
 
     def __repr__(self) -> str:
-        return f"<ShareBatch {self.topic}-{self.partition}: {len(self)} records>"
+        return f"<ShareBatch {self.topic}-{self.partition}: {counted(len(self), 'record')}>"
 
     def acknowledge(self, verdicts: Sequence[Any]) -> None:
         """Acknowledge each record by itself.
@@ -455,7 +456,7 @@ class ShareBatch(_Held, Generic[Key, Value]):
                 f"verdicts must be a sequence, one for each record, not {given!r:.100}"
             )
         if len(given) != len(self):
-            raise ValueError(f"{len(given)} verdicts for {len(self)} records")
+            raise ValueError(f"{counted(len(given), 'verdict')} for {counted(len(self), 'record')}")
         self._acknowledge(
             bytes(map(_verdict, given)) if len(given) > 1 else bytes((_verdict(given[0]),))
         )

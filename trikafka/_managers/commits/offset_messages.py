@@ -19,6 +19,7 @@ from ..._state.group.member import MemberIdentity
 from ...error_codes import ErrorCode
 from ...errors import BrokerResponseError, TrikafkaError, from_code
 from ...errors.classes import combined
+from ...errors.counts import counted
 from ...interfaces import MetadataManager
 from ...types import OffsetAndMetadata, TopicPartition
 
@@ -229,7 +230,7 @@ class OffsetTopics:
                 count = len(snapshot.partitions_of(tp.topic))
                 raise _final(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"partition {tp} (the topic has {count} partitions)",
+                    f"partition {tp} (the topic has {counted(count, 'partition')})",
                 )
 
     def request_update(self) -> None:

@@ -15,6 +15,7 @@ from ..._net.signal import Signal
 from ..._state.producer.batch_completion import BatchReports
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._state.seconds import seconds_hint
+from ...errors.counts import counted
 from ...types import BatchEvent
 
 #: Called with a point (the name of an observer's method) and what happened.
@@ -83,13 +84,14 @@ class FailureLog:
             where = ", ".join(map(str, sorted(failures.partitions)[:10])) + (
                 ", ..." if len(failures.partitions) > 10 else ""
             )
-            what = f"{failures.records} records for {topic}-{where}"
+            what = f"{counted(failures.records, 'record')} for {topic}-{where}"
             if failures.batches > 1:
                 what = (
                     f"{failures.records} records in {failures.batches} batches for topic {topic} "
                     f"(partitions {where})"
                 )
-            _log.warning("%s were not delivered: %s", what, failures.error)
+            verb = "was" if failures.records == 1 else "were"
+            _log.warning("%s %s not delivered: %s", what, verb, failures.error)
 
     async def write_lines(self) -> None:
         """Write the lines, at most once a second, until cancelled."""

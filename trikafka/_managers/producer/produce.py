@@ -48,6 +48,7 @@ from ...errors import (
     from_code,
     no_topic,
 )
+from ...errors.counts import counted
 from ...hooks import renamed_member
 from ...interfaces import ClusterSnapshot, MetadataManager, Partitioner, ProduceManager, TopicInfo
 from ...types import BrokerLatency, TopicPartition
@@ -535,5 +536,6 @@ def _has(info: TopicInfo, partition: int | None) -> bool:
 def _missing(topic: str, info: TopicInfo | None, partition: int | None) -> BrokerResponseError:
     if info is None or info.error_code or partition is None:
         return no_topic(topic)
-    detail = f"topic {topic!r} has {len(info.partitions)} partitions, and no partition {partition}"
+    count = counted(len(info.partitions), "partition")
+    detail = f"topic {topic!r} has {count}, and no partition {partition}"
     return from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)

@@ -38,6 +38,7 @@ from ...config import ProducerConfig
 from ...error_codes import ErrorCode
 from ...errors import DamagedResponseError, TrikafkaError, from_code
 from ...errors.copies import without_traces
+from ...errors.counts import counted
 from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
 from ...types import BrokerLatency
@@ -422,7 +423,7 @@ class Senders:
             elif part.refused:
                 self._refuse_records(batch, part)
             elif part.error_code:
-                detail = f"{batch.place}, {batch.count} records" + (
+                detail = f"{batch.place}, {counted(batch.count, 'record')}" + (
                     f": {peer_text(part.message)}" if part.message else ""
                 )
                 # Only at the first attempt: if the response named a wrong leader, the metadata must
@@ -442,7 +443,7 @@ class Senders:
             for index, text in part.refused.items()
             if 0 <= index < batch.count
         }
-        detail = f"{batch.place}, {batch.count} records" + (
+        detail = f"{batch.place}, {counted(batch.count, 'record')}" + (
             f": {peer_text(part.message)}" if part.message else ""
         )
         self._accumulator.completion.records_refused(

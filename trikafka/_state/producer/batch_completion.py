@@ -26,6 +26,7 @@ from ...errors import (
     UnknownProducerIdError,
     from_code,
 )
+from ...errors.counts import counted
 from ...types import UnsentRecord
 from .producer_batch import ProducerBatch
 from .queues import PRODUCER_ID, BlockedSince, PartitionQueue, Queues, not_added
@@ -249,7 +250,8 @@ class BatchCompletion:
                 reason = "they are part of a split batch, which the broker may have as a whole"
             else:
                 reason = "they were sent on a lost connection behind others"
-            doubt = f"{batch.place}, {batch.count} records: {reason}, and may be in the log"
+            records = counted(batch.count, "record")
+            doubt = f"{batch.place}, {records}: {reason}, and may be in the log"
             doubtful = from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, doubt)
             # The cause is usually a time-out, and a caller may want to handle this error as one.
             doubtful.__cause__ = queue.sequences.lost_by
