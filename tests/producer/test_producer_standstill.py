@@ -73,7 +73,7 @@ APIS = [
         E.NOT_ENOUGH_REPLICAS,
         E.TOPIC_AUTHORIZATION_FAILED,
         send,
-        ("t-0", "were not delivered"),
+        ("t-0", "not delivered"),
     ),
     Api("Metadata", 0, 0, send, ("metadata",)),
     Api("AddPartitionsToTxn", E.COORDINATOR_LOAD_IN_PROGRESS, E.INVALID_TXN_STATE, commit, X, 1),
