@@ -136,7 +136,7 @@ def test_closed_loop_is_cleaned_up_by_the_next(
                 await producer.send("t", b"x")
 
         run(main)
-        assert "2 trikafka clients were open" in caplog.text
+        assert "closed with 2 trikafka clients left open" in caplog.text
 
 
 @pytest.mark.parametrize("turns", range(12))
