@@ -278,6 +278,28 @@ async def test_long_first_fetch_is_no_standstill(
         assert not caplog.records
 
 
+async def test_a_leader_asked_again_is_no_standstill(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partition is assigned whose leader had nothing else for this member for a minute."""
+    async with cluster_of(nodes=2) as cluster, queue_of(cluster) as queue:
+        with trio.move_on_after(3):
+            await queue.receive()
+        first = cluster.partition("t", 0).leader
+        assert first is not None
+        cluster.move_leader("t", 0, 1 - first)
+        await trio.sleep(60)
+        cluster.add_partitions("t", 2)
+        cluster.move_leader("t", 1, first)
+        await until(lambda: len(queue.assignment) == 2)
+        with trio.move_on_after(10):
+            while True:
+                assert queue.health().ok, queue.health().reasons
+                await trio.sleep(0.05)
+        assert queue.health().ok
+        assert not [each.message for each in caplog.records if "no progress" in each.message]
+
+
 @pytest.mark.parametrize(
     ("api", "code", "part"),
     [

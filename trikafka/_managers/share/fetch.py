@@ -246,7 +246,7 @@ class ShareFetcher:
             self._start_soon(self._serve, broker)
         changed = False
         for node_id, broker in self._brokers.items():
-            changed |= broker.session.want(shares.get(node_id, ()))
+            changed |= broker.want(shares.get(node_id, ()))
             held = broker.session.live_partitions()
             known = held | broker.session.wanted.keys() | broker.session.resting
             broker.keep_only(known)
