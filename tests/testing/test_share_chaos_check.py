@@ -43,6 +43,8 @@ def judged(times: Sequence[Handled], faults: Sequence[Fault] = ()) -> Figures:
         ([UNHEARD._replace(ended=120.05), AGAIN], [BROKER]),
         # The lock ended and no accept came, so another one may have been given the same number.
         ([UNHEARD, AGAIN._replace(delivery=1)], [BROKER]),
+        # The member that was cut off begins after the one that got the record from it.
+        ([UNHEARD._replace(began=120.5, ended=120.6), AGAIN._replace(accepted=121.0)], [KILLED]),
     ],
 )
 def test_what_a_fault_explains_is_right(times: Sequence[Handled], faults: Sequence[Fault]) -> None:
@@ -59,6 +61,11 @@ def test_what_a_fault_explains_is_right(times: Sequence[Handled], faults: Sequen
         ([AGAIN], [], {"delivered again without a fault"}),
         ([UNHEARD, AGAIN], [Fault(10.0, 11.0, "")], {"delivered again without a fault"}),
         ([UNHEARD, AGAIN], [OTHER], {"delivered again without a fault"}),
+        (
+            [UNHEARD._replace(began=120.5, ended=120.6), AGAIN._replace(accepted=121.0)],
+            [KILLED._replace(member="b")],
+            {"delivered again without a fault"},
+        ),
         # Nothing excuses a record that comes after the broker's word.
         (
             [ONCE, AGAIN],
