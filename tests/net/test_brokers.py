@@ -448,6 +448,21 @@ async def test_bootstrap_connection_outlives_brokers(autojump_clock: Clock) -> N
         assert cluster.connections() == 1
 
 
+async def test_a_stopped_dial_names_the_lost_broker(autojump_clock: Clock) -> None:
+    """A broker that is fenced for a moment is not listed; its heartbeat's error said no cause."""
+    async with (
+        ScriptedCluster() as cluster,
+        open_parts(cluster) as parts,
+        trio.open_nursery() as nursery,
+    ):
+        cluster.dial_delay = 5
+        dialling = Asked(nursery, lambda: ask(parts, purpose="fetch"))
+        await trio.sleep(1)
+        parts.brokers.keep_only(frozenset())
+        with pytest.raises(TrikafkaError, match="any more: the cluster does not list broker 0 now"):
+            await dialling.outcome()
+
+
 async def test_closed_client_dials_nothing(autojump_clock: Clock) -> None:
     async with (
         ScriptedCluster() as cluster,

@@ -135,6 +135,7 @@ class ConnectionSlot:
         self._connection: Connection | None = None
         self._made_at = 0.0
         self._closed = False
+        self._why_closed: Exception | None = None
         self._dialling = trio.CancelScope()
         self._dial = SingleFlight(start_soon, self._connect)
         self._watch = watch
@@ -158,6 +159,7 @@ class ConnectionSlot:
     def close(self, why: Exception | None = None) -> None:
         """Close the connection, because of ``why``; stop a dial in progress."""
         self._closed = True
+        self._why_closed = why
         self._dialling.cancel()
         if self._connection is not None:
             self._connection.close(why)
@@ -211,7 +213,8 @@ class ConnectionSlot:
         return await self._refusals.attempt(partial(self._security.authenticate, ask, node))
 
     def _unwanted(self) -> KafkaConnectionError:
-        return KafkaConnectionError(f"the connection to {self._node} is not wanted any more")
+        why = "" if self._why_closed is None else f": {self._why_closed}"
+        return KafkaConnectionError(f"the connection to {self._node} is not wanted any more{why}")
 
     async def _run(self, connection: Connection) -> None:
         await connection.run()
@@ -502,7 +505,8 @@ class Brokers:
             if connection is not None and connection.held:
                 held.add(key[:3])
             else:
-                self._slots.pop(key).close()
+                why = ConnectionError(f"the cluster does not list broker {key.node_id} now")
+                self._slots.pop(key).close(why)
         self._endpoints = {
             key: endpoint
             for key, endpoint in self._endpoints.items()
