@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import TopicPartition
+from trikafka import RecordBatch, TopicPartition
 from trikafka._net.deadlines import RunningCall, run_call
 from trikafka._net.in_flight import InFlightRequest
 from trikafka._net.transport import FrameReader
@@ -116,6 +116,23 @@ async def test_buffers_of_a_lost_fetch_are_freed_at_once(autojump_clock: Clock) 
             await consumer.receive()
         await trio.sleep(10)
         assert alive(FrameReader) <= before
+
+
+async def test_records_of_the_decoder_thread_are_freed() -> None:
+    """A compressed batch is decoded in a thread; dozens of them would stay in memory."""
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_consumer(
+            bootstrap_servers=cluster.bootstrap_servers,
+            dial=cluster.dial,
+            auto_offset_reset="earliest",
+        ) as consumer,
+    ):
+        consumer.assign([TopicPartition("t", 0)])
+        for _ in range(5):
+            cluster.append("t", 0, [bytes(100_000)] * 50, compression="gzip")
+            assert len(await consumer.receive_batch()) == 50
+        assert alive(RecordBatch) <= 1
 
 
 def test_kept_error_leaves_a_handled_exception_alone() -> None:

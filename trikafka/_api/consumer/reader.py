@@ -53,17 +53,18 @@ class _Work:
     A thread continues when the waiting task is cancelled. The next call finds the result.
     """
 
-    __slots__ = ("_decoder", "_fetch", "result")
+    # The fetch has a reference to its work. With one to the fetch here, each decoded batch would
+    # stay in memory until the garbage collector runs.
+    __slots__ = ("_decoder", "result")
 
-    def __init__(self, decoder: BatchDecoder, fetch: CompletedFetch) -> None:
+    def __init__(self, decoder: BatchDecoder) -> None:
         self._decoder = decoder
-        self._fetch = fetch
         self.result: RecordBatch[Any, Any] | CorruptRecordError | None = None
 
-    def decode(self) -> RecordBatch | CorruptRecordError:
-        """Return the decoded batch, or the error. One thread at a time calls this."""
+    def decode(self, fetch: CompletedFetch) -> RecordBatch | CorruptRecordError:
+        """Return the decoded batch of ``fetch``, or the error. One thread at a time calls this."""
         if self.result is None:
-            self.result = self._decoder.decode_now(self._fetch)
+            self.result = self._decoder.decode_now(fetch)
         return self.result
 
 
@@ -96,10 +97,10 @@ class BatchDecoder:
                 # it.
                 return batch
         if not isinstance(work, _Work):
-            work = _Work(self, fetch)
+            work = _Work(self)
             fetch.decoded_by(work)
         return await trio.to_thread.run_sync(
-            work.decode, limiter=self._limiter, abandon_on_cancel=True
+            work.decode, fetch, limiter=self._limiter, abandon_on_cancel=True
         )
 
     def decode_now(
@@ -136,12 +137,13 @@ class BatchDecoder:
                 else self._deserializers.batch(decoded.batch)
             )
         except CorruptRecordError as error:
-            return error
+            # Frames of the traceback have the fetch and, in the caller, this error: a cycle.
+            return error.with_traceback(None)
 
     def keep(self, fetch: CompletedFetch, batch: AwaitedBatch) -> None:
         """Keep a decoded batch with its fetch: the next call for that returns the same one."""
         if fetch.batch is None and not isinstance(fetch.work, _Work):
-            work = _Work(self, fetch)
+            work = _Work(self)
             work.result = batch
             fetch.decoded_by(work)
 
