@@ -17,7 +17,7 @@ T = TypeVar("T")
 class KeyOrder(Generic[T]):
     """The records of one partition that are in work, or wait behind another one of their key."""
 
-    __slots__ = ("_behind", "_done", "_end", "_keys", "_newest", "_taken", "running")
+    __slots__ = ("_behind", "_done", "_end", "_keys", "_newest", "_taken", "running", "waiting")
 
     def __init__(self) -> None:
         #: The offsets from the first that is not done, ascending.
@@ -26,14 +26,16 @@ class KeyOrder(Generic[T]):
         self._done: set[int] = set()
         #: The keys of the records in work, by offset.
         self._keys: dict[int, Hashable] = {}
-        #: The keys in work, and the records that wait behind each.
-        self._behind: dict[Hashable, deque[tuple[int, T]]] = {}
+        #: The keys in work, and the records that wait behind each, with their sizes.
+        self._behind: dict[Hashable, deque[tuple[int, T, int]]] = {}
         #: The offset after the last record that was taken.
         self._end: int | None = None
         #: The highest offset that was begun.
         self._newest = -1
         #: The number of records in work.
         self.running = 0
+        #: The bytes of the records that wait behind their keys.
+        self.waiting = 0
 
     @property
     def outstanding(self) -> int:
@@ -45,15 +47,16 @@ class KeyOrder(Generic[T]):
         """The offset before which all records are done; ``None`` before the first record."""
         return self._taken[0] if self._taken else self._end
 
-    def add(self, offset: int, key: Hashable | None, work: T) -> bool:
-        """Take the next record; return whether the caller is to work on it now.
+    def add(self, offset: int, key: Hashable | None, work: T, size: int = 0) -> bool:
+        """Take the next record, of ``size`` bytes; return whether the caller is to work on it now.
 
         A record without a key waits for no other record.
         """
         self._taken.append(offset)
         self._end = offset + 1
         if key is not None and (behind := self._behind.get(key)) is not None:
-            behind.append((offset, work))
+            behind.append((offset, work, size))
+            self.waiting += size
             return False
         self._begin(offset, key)
         return True
@@ -74,6 +77,7 @@ class KeyOrder(Generic[T]):
         self._behind.pop(self._keys.pop(offset, None), None)
         for behind in self._behind.values():
             behind.clear()
+        self.waiting = 0
 
     # The committed offset is that of the first record that is not done. Suppose record 9 is done
     # and record 5 waits for another one of its key. Without 5 the offset stays at 5, and the next
@@ -83,7 +87,7 @@ class KeyOrder(Generic[T]):
         """Drop the waiting records after the newest one begun; no further records will come."""
         for behind in self._behind.values():
             while behind and behind[-1][0] > self._newest:
-                behind.pop()
+                self.waiting -= behind.pop()[2]
 
     def passed(self, offset: int) -> None:
         """Record that no record between the last one taken and ``offset`` will be handled.
@@ -106,7 +110,8 @@ class KeyOrder(Generic[T]):
         if key is None:
             return None
         if behind := self._behind[key]:
-            following, work = behind.popleft()
+            following, work, size = behind.popleft()
+            self.waiting -= size
             self._begin(following, key)
             return work
         del self._behind[key]

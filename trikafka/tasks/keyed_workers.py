@@ -5,6 +5,7 @@ These are the tasks around :class:`~trikafka.tasks.key_order.KeyOrder`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -43,6 +44,8 @@ class KeyedWorkers:
         # * A commit can only name an offset before which everything is done. One slow record keeps
         #   the committed offset where it is, however many later records are done. The window bounds
         #   how many there are: all of them are handled again after a crash.
+        # * The records that wait behind their keys are no longer in the consumer's buffer, so nothing
+        #   else bounds their bytes. A thousand large ones would fill the memory.
         # * After stop(), of the records queued behind a busy key only those go on that lie before a
         #   record that has begun: without them, the begun record would be done but not committable.
         # * With a concurrency of 1 there is no nursery: the caller's own task handles the record.
@@ -57,6 +60,7 @@ class KeyedWorkers:
         self._concurrency = concurrency
         self._handle = handle
         self._window = max(WINDOW, concurrency)
+        self._most_waiting = sys.maxsize
         self.order = KeyOrder[RecordAttempt]()
         self._nurseries: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
@@ -81,10 +85,16 @@ class KeyedWorkers:
             return None
         return await self._nurseries.__aexit__(kind, error, trace)
 
+    def allow(self, size: int) -> None:
+        """Let records of about ``size`` bytes wait behind their keys from now on."""
+        self._most_waiting = size
+
     async def ready(self) -> None:
         """Wait until there is room for a record, or :meth:`stop`; let other tasks run."""
         while not self.stopped and (
-            self.order.running >= self._concurrency or self.order.outstanding >= self._window
+            self.order.running >= self._concurrency
+            or self.order.outstanding >= self._window
+            or self.order.waiting >= self._most_waiting
         ):
             self._room = trio.Event()
             await self._room.wait()
@@ -102,8 +112,11 @@ class KeyedWorkers:
             self.order.add(work.offset, None, work)
             await self._run(work)
             return
-        key = work.raw.key if isinstance(work.raw, Record) else None
-        if self.order.add(work.offset, key, work):
+        key, size = None, 0
+        if isinstance(work.raw, Record):
+            key = work.raw.key
+            size = len(key or b"") + len(work.raw.value or b"")
+        if self.order.add(work.offset, key, work, size):
             self._nursery.start_soon(self._run, work)
 
     def stop(self) -> None:

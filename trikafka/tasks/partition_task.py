@@ -9,7 +9,7 @@ from ..config import ConsumerConfig
 from ..toolkit import Retry
 from .handling import FailureAction, RecordAttempt, explained
 from .keyed_workers import KeyedWorkers
-from .plan import HandlingPlan, RunShutdown, TimeoutBudget
+from .plan import HandlingPlan, RunShutdown, TimeoutBudget, room_behind_keys
 from .stream_task import StreamTask
 
 
@@ -75,6 +75,7 @@ class PartitionTask(StreamTask):
             if scope.cancelled_caught:
                 return
             order.passed(batch.offsets[0])
+            self._workers.allow(room_behind_keys(self._consumer))
             if self._committed is None:
                 # The position at the start is already committed, or is not this task's to commit.
                 self._committed = order.processed

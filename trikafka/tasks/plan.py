@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import trio
 
-from .. import NewTopic
+from .. import Consumer, NewTopic
 from ..config.whole import is_number
 from ..errors import ConfigurationError
 from ..errors.cut_off import await_user_call
@@ -56,6 +57,20 @@ class HandlingPlan(TaskPlan):
     async def _prepare(self, tp: TopicPartition) -> None:
         assert self.prepare is not None
         await called("prepare", self.prepare, tp)
+
+
+def most_beside_buffer(consumer: Consumer[Any, Any]) -> int:
+    """Return how many bytes of records a run may keep: a quarter of the consumer's bound."""
+    config = consumer.config
+    bound = config.fetch_buffer_bytes
+    if config.memory_budget is not None:
+        bound = min(bound, config.memory_budget.share)
+    return max(1, bound // 4)
+
+
+def room_behind_keys(consumer: Consumer[Any, Any]) -> int:
+    """Return how many bytes of a partition's records may wait behind records of their keys."""
+    return max(1, most_beside_buffer(consumer) // max(1, len(consumer.assignment())))
 
 
 def check_task_timeout(task_timeout_ms: object) -> None:

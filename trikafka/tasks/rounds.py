@@ -93,6 +93,7 @@ class TransactionRound:
         self.last: RecordBatch[Any, Any] | None = None  # received
         self.ends: dict[TopicPartition, OffsetAndMetadata] = {}  # after what was received
         self.count = 0
+        self.size = 0  # bytes
 
     async def receive(self, timeout: float | None = None) -> RecordBatch[Any, Any] | None:
         """Return the first batch; ``None`` past ``timeout`` seconds."""
@@ -117,6 +118,7 @@ class TransactionRound:
         self._starts.setdefault(tp, batch.offsets[0])
         self.ends[tp] = OffsetAndMetadata(batch.next_offset, batch.leader_epoch)
         self.count += len(batch)
+        self.size += batch.nbytes
         self.last = batch
         return batch
 

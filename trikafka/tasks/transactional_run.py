@@ -41,13 +41,19 @@ from ..types import OffsetAndMetadata, TopicPartition
 from .ensuring import ensure_topics
 from .handling import FailureAction, RecordAttempt, explained, failed_transactions
 from .keyed_workers import KeyedWorkers
-from .plan import HandlingPlan, RunShutdown, TimeoutBudget
+from .plan import (
+    HandlingPlan,
+    RunShutdown,
+    TimeoutBudget,
+    most_beside_buffer,
+    room_behind_keys,
+)
 from .rounds import TransactionRound, may_be_done_again, refused_for_good, settle
 from .signals import stop_on_signal
 from .timer import timeout_in
 
 _log = logging.getLogger("trikafka.tasks")
-#: The most records that begin in one transaction.
+#: The most records that begin in one transaction; ``most_beside_buffer`` bounds their bytes.
 _MOST = 10_000
 #: The run ends after so many rounds in a row that were refused permanently, where no handler says
 #: which record is refused.
@@ -129,6 +135,7 @@ class _RoundPart:
     async def _partition(self, task: _Task, batches: Iterable[RecordBatch]) -> None:
         leader_epoch, end = None, None
         async with KeyedWorkers(self._plan.concurrency, partial(self._handle, task)) as workers:
+            workers.allow(room_behind_keys(self._consumer))
             for batch in batches:
                 for work in self._plan.handling.works(batch):
                     await workers.ready()
@@ -276,12 +283,14 @@ class TransactionalRun:
         with self._shutdown.waits.scope():
             await work.receive(self._wake_tasks(nursery))
         batch = work.last
+        # A round's records are no longer in the consumer's buffer, which fills again meanwhile.
+        most = most_beside_buffer(self._consumer)
         todo = dict[_Task, list[RecordBatch]]()
         while batch is not None:
             todo.setdefault(self._task(TopicPartition(batch.topic, batch.partition)), []).append(
                 batch
             )
-            batch = work.further() if work.count < _MOST else None
+            batch = work.further() if work.count < _MOST and work.size < most else None
         if self._shutdown.stopping or any(task.skipped for task in todo):
             raise _UndoneError
         if not todo:

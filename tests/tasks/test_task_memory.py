@@ -1,0 +1,60 @@
+"""Runs of tasks keep few bytes beside the consumer's buffer, however many records that may be."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+from tasking import Values, cluster_of, consumer_of, producer_of, running, until
+from trio.testing import MockClock as Clock
+
+from trikafka import TopicPartition
+from trikafka.testing import ScriptedCluster
+
+#: A record, and the bound of the consumer: a quarter of it is for the run.
+SIZE, BOUND = 10_000, 800_000
+MOST = BOUND // 4 // SIZE
+
+
+def fill(cluster: ScriptedCluster, partitions: int) -> None:
+    for number in range(partitions):
+        for _ in range(200):
+            cluster.append("t", number, [(b"hot", bytes(SIZE))])
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+async def test_records_behind_a_key_are_bounded_in_bytes(
+    autojump_clock: Clock, partitions: int
+) -> None:
+    """All of these records have one key, so 1,000 of each partition could wait."""
+    async with cluster_of(partitions) as cluster:
+        fill(cluster, partitions)
+        async with consumer_of(cluster, fetch_buffer_bytes=BOUND) as consumer:
+            handler = Values(1)
+            async with running(consumer, handler, concurrency=2):
+                await until(lambda: len(handler.seen) > partitions)
+                await trio.testing.wait_all_tasks_blocked()
+                taken = [
+                    await consumer.position(TopicPartition("t", number))
+                    for number in range(partitions)
+                ]
+    # Of each partition, one is in work, one more may pass the bound, and one waits for room.
+    assert sum(taken) <= len(handler.done) + MOST + 3 * partitions
+
+
+async def test_transaction_takes_no_more_than_its_bytes(autojump_clock: Clock) -> None:
+    """A round takes whole batches until it has enough, and not all 10,000 records that it may."""
+    async with cluster_of() as cluster:
+        fill(cluster, 1)
+        async with (
+            consumer_of(cluster, fetch_buffer_bytes=BOUND) as consumer,
+            producer_of(cluster, transactional_id="x") as producer,
+            running(consumer, Values(), producer=producer),
+        ):
+            ends: list[int] = []
+            while not ends or ends[-1] < 200:
+                found = cluster.committed("g", ("t", 0))
+                if found is not None and found.offset not in ends:
+                    ends.append(found.offset)
+                await trio.lowlevel.checkpoint()
+    assert max(after - before for before, after in zip([0, *ends], ends, strict=False)) <= MOST + 1
