@@ -272,3 +272,17 @@ async def test_small_buffer_waits_for_no_late_fetch(
         await trio.sleep(2)
         assert arrived == list(range(1, 11))
         nursery.cancel_scope.cancel()
+
+
+async def test_streams_decompress_little_at_once(autojump_clock: Clock) -> None:
+    """Each handler holds what was decompressed for it, which the buffer no longer counts."""
+    partitions = 40
+    sizes: list[int] = []
+    async with cluster_of(partitions) as cluster:
+        for number in range(partitions):
+            for _ in range(20):
+                cluster.append("t", number, [bytes(5_000)], compression="gzip")
+        async with watched(cluster, partitions) as (consumer, _):
+            for stream in await streams_of(consumer, partitions):
+                sizes.append((await stream.batches().__anext__()).nbytes)
+    assert sum(sizes) <= BOUND / 3 + partitions * 5_200

@@ -71,7 +71,8 @@ class _Work:
 class BatchDecoder:
     """The decoder of all readers of one consumer: in the event loop, or in a thread for more."""
 
-    def __init__(self, config: ConsumerConfig, codecs: Codecs) -> None:
+    def __init__(self, config: ConsumerConfig, buffer: FetchBuffer, codecs: Codecs) -> None:
+        self._buffer = buffer
         self._codecs = codecs
         self._most = config.receive_message_max_bytes
         self._check_crcs = config.check_crcs
@@ -121,7 +122,7 @@ class BatchDecoder:
                 aborted=fetch.aborted,
                 check_crcs=self._check_crcs,
                 max_bytes=min(most or self._most, self._most),
-                enough=_ENOUGH,
+                enough=self._buffer.decoded_at_once(_ENOUGH),
                 codecs=self._codecs,
             )
             self._expansion = max(decoded.expansion, self._expansion * 0.9, 1.0)
@@ -336,7 +337,7 @@ class Readers:
 
     def __init__(self, config: ConsumerConfig, buffer: FetchBuffer, codecs: Codecs) -> None:
         self._buffer = buffer
-        self._decoder = BatchDecoder(config, codecs)
+        self._decoder = BatchDecoder(config, buffer, codecs)
         self._readers: dict[AssignedPartition, PartitionReader] = {}
 
     def of(self, partition: AssignedPartition) -> PartitionReader:

@@ -209,6 +209,13 @@ class FetchBuffer:
         self._share = max(1, self._limit // max(1, partitions) // (3 if self.by_stream else 1))
         return self._share
 
+    def decoded_at_once(self, most: int) -> int:
+        """Return how many bytes of a partition's batches to decompress at once, at most ``most``.
+
+        A stream's handler holds what was decompressed for it, and there is one for each partition.
+        """
+        return min(most, self._share) if self.by_stream else most
+
     # A fetch is small (a sixteenth of the broker's part), and begins only while there is room for
     # five of its size. The memory of a response is free only when the last of its records is
     # decoded, and the decoder needs memory too: decompressed batches are larger than their bytes
