@@ -32,6 +32,10 @@ from .record_lines import BadLineError, Line
 from .running import Stop
 from .source import Block, Lines, split
 
+#: The most accepted records or tables without a collected outcome. The producer's buffer_memory
+#: alone would admit millions of short records, whose acks and places take ten times their bytes.
+_MOST_UNSETTLED = 20_000
+
 
 @dataclass(frozen=True, slots=True)
 class ProducePlan:
@@ -67,7 +71,7 @@ class Producing:
         self._settings = settings
         self._plan = plan
         #: The accepted records in order, with a function that names a row's place in the input.
-        #: Bounded by the producer's buffer_memory.
+        #: Bounded by _MOST_UNSETTLED.
         self._acks: deque[tuple[Callable[[int], str], Ack | ArrowAck]] = deque()
         self._partitions: dict[str, int] = {}
         self._total: int | None = None
@@ -96,7 +100,7 @@ class Producing:
                 try:
                     # No limit here: each record has its own, delivery_timeout_ms.
                     await producer.flush(timeout=math.inf)
-                    await self._settle(everything=True)
+                    await self._settle(most=0)
                 except click.ClickException as error:
                     failed = failed or error
                 except trio.Cancelled:
@@ -322,6 +326,8 @@ class Producing:
         except TrikafkaError as error:
             raise BadLineError(f"{where}: {error}") from error
         self._acks.append((lambda row: where, ack))
+        if len(self._acks) > _MOST_UNSETTLED:
+            await self._settle()
 
     def _check_partition(self, topic: str, partition: int, where: str) -> None:
         count = self._partitions[topic]
@@ -338,10 +344,13 @@ class Producing:
             raise await no_topic(self._settings, topic)
         self._partitions[topic] = count
 
-    async def _settle(self, *, everything: bool = False) -> None:
-        """Collect the known outcomes, or wait for all; raise the first failure."""
+    async def _settle(self, most: int = _MOST_UNSETTLED) -> None:
+        """Collect the known outcomes; wait until at most ``most`` are left.
+
+        Raises the first failure.
+        """
         failed: BadLineError | None = None
-        while self._acks and (everything or self._acks[0][1].done):
+        while len(self._acks) > most or (self._acks and self._acks[0][1].done):
             where, ack = self._acks[0]  # stays there if the wait is cancelled
             try:
                 outcome = await ack.wait()
