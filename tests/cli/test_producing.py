@@ -477,6 +477,20 @@ async def test_signal_cuts_no_rows_of_parquet(
     assert f"the last {1_000 - written} of 1000 rows were not written" in capsys.readouterr().err
 
 
+async def test_few_large_rows_of_parquet_are_read_at_once(tmp_path: Path) -> None:
+    """With 5,000 rows of a megabyte at once, a file would need gigabytes of memory."""
+    path = tmp_path / "in.parquet"
+    values = [b"%d" % number + bytes(200_000) for number in range(200)]
+    pq.write_table(pa.table({"value": values}), path, use_dictionary=False)
+    sizes = []
+    with parquet_in.ParquetFile(str(path), None, None, False) as file:
+        assert await file.open() == 200
+        while (rows := await file.read()) is not None:
+            sizes.append((rows.num_rows, rows.nbytes))
+    assert sum(count for count, _ in sizes) == 200
+    assert max(size for _, size in sizes) <= 17 << 20
+
+
 async def test_unknown_outcomes_are_named(
     autojump_clock: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,9 @@ from .source import standard_input
 
 #: Rows of a piece.
 _ROWS = 5_000
+#: About the most bytes of a piece, and of a column that are read from the file at once.
+_BYTES = 16 << 20
+_BUFFER = 1 << 20
 
 
 class ParquetFile:
@@ -73,7 +76,8 @@ class ParquetFile:
             source: Any = self._path
             if self._path == "-" or stat.S_ISFIFO(os.stat(self._path).st_mode):
                 source = pyarrow.BufferReader(_whole(self._path))
-            self._file = parquet.ParquetFile(source)
+            # With a buffer, pages are read one by one, and not all of a row group at once.
+            self._file = parquet.ParquetFile(source, buffer_size=_BUFFER)
             schema = self._file.schema_arrow
         except pyarrow.ArrowException as error:
             what = "the standard input" if self._path == "-" else self._path
@@ -85,7 +89,7 @@ class ParquetFile:
         self._as_json = "value" not in found
         self._key = found.get("key")
         self.names = {} if self._as_json else {"key": self._key, "value": found["value"]}
-        self._batches = self._file.iter_batches(_ROWS)
+        self._batches = self._file.iter_batches(_rows_at_once(self._file.metadata))
         return int(self._file.metadata.num_rows)
 
     async def read(self) -> Any:
@@ -136,6 +140,13 @@ class ParquetFile:
                     f"{self._path}: column {name!r} ({column.type}) cannot become JSON: {error}"
                 ) from None
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _rows_at_once(metadata: Any) -> int:
+    """Return how many rows to read at once: by the largest rows of a row group, on average."""
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    largest = max((each.total_byte_size // max(1, each.num_rows) for each in groups), default=0)
+    return max(1, min(_ROWS, _BYTES // max(1, largest)))
 
 
 def _whole(path: str) -> bytes:

@@ -104,7 +104,8 @@ async def run_tasks(
         batches: Call the handler with whole batches.
         concurrency: The number of records of a partition that are handled at once. Records of one
             key stay in order. Records without a key have no order. From the first unfinished record
-            on, at most 1,000 are taken. Not with ``batches=True``.
+            on, at most 1,000 are taken, and fewer if those behind their keys are large. Not with
+            ``batches=True``.
         producer: For exactly once (needs a ``transactional_id``), or for ``dead_letter``.
         retry: The handler's errors to retry, and how often.
         dead_letter: The topic to which ``producer`` writes a record that the handler failed at,
