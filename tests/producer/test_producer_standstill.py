@@ -216,6 +216,28 @@ async def test_stalled_record_is_logged_once(
         assert producer.health().ok
 
 
+async def test_many_stalled_partitions_take_few_lines(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker's error names the partition, and yet the partitions have one cause."""
+    caplog.set_level(logging.INFO, "trikafka.producer")
+    async with ready(partitions=100) as (cluster, producer):
+        rule = cluster.fail("Produce", E.NOT_ENOUGH_REPLICAS, None)
+        for number in range(100):
+            for _ in range(1 + number % 3):
+                await producer.enqueue("t", b"x", partition=number)
+        await trio.sleep(2 * LIMIT)
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == 11, lines
+        assert all(
+            f"NOT_ENOUGH_REPLICAS]: t-{line[2:].split(':')[0]}" in line for line in lines[:10]
+        )
+        assert lines[10].startswith("90 more make no progress: a record has had no outcome")
+        assert len(producer.health().reasons) == 100
+        rule.remove()
+        await producer.flush()
+
+
 async def test_shrinking_backlog_is_no_standstill(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

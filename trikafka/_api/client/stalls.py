@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ _SHORTEST_INTERVAL = 0.02
 _MOST_NAMED = 10
 #: The number of things that are looked at before other tasks run, about 10 ms.
 _PORTION = 512
+#: Numbers in a reason that differ between things which stall for one cause.
+_AMOUNTS = re.compile(r"\b\d+ (?:s|records?)\b")
 
 
 class Owed(NamedTuple):
@@ -127,7 +130,7 @@ class StallWatch:
         # between two portions. Until all portions are done, health() uses the previous look. A
         # reason is computed in the step that found the stall.
         found: dict[Hashable, _Seen] = {}
-        late: dict[str, list[tuple[Owed, float]]] = defaultdict(list)
+        late: dict[str, list[tuple[Owed, float, str]]] = defaultdict(list)
         resumed: list[tuple[Owed, float]] = []
         due = math.inf
         for source in self._sources:
@@ -144,7 +147,8 @@ class StallWatch:
                 limit = self._limit + owed.patience
                 is_late = now - since >= limit
                 if is_late:
-                    late[owed.reason()].append((owed, since))
+                    reason = owed.reason()
+                    late[_cause(owed, reason)].append((owed, since, reason))
                 else:
                     due = min(due, since + limit)
                 found[owed.key] = _Seen(owed.progress, since, is_late)
@@ -153,13 +157,13 @@ class StallWatch:
         self._log_resumed(resumed, now)
         self._log_late(late, now)
 
-    def _log_late(self, by_reason: Mapping[str, list[tuple[Owed, float]]], now: float) -> None:
+    def _log_late(self, by_cause: Mapping[str, list[tuple[Owed, float, str]]], now: float) -> None:
         """Log each stall; of many with one cause, only some by name.
 
         The partitions of an unreachable broker, for example.
         """
-        for reason, items in by_reason.items():
-            for owed, since in items[:_MOST_NAMED]:
+        for items in by_cause.values():
+            for owed, since, reason in items[:_MOST_NAMED]:
                 self._log.warning(
                     "%s: no progress for %.0f s (%s): %s",
                     owed.name,
@@ -168,7 +172,9 @@ class StallWatch:
                     reason,
                 )
             if len(items) > _MOST_NAMED:
-                self._log.warning("%d more make no progress: %s", len(items) - _MOST_NAMED, reason)
+                self._log.warning(
+                    "%d more make no progress: %s", len(items) - _MOST_NAMED, items[-1][2]
+                )
 
     def _log_resumed(self, resumed: list[tuple[Owed, float]], now: float) -> None:
         for owed, since in resumed[:_MOST_NAMED]:
@@ -193,6 +199,13 @@ class StallWatch:
                 if is_logged or now - since >= self._limit + owed.patience:
                     found.append(Stalled(owed.key, owed.name, since, owed.reason()))
         return found
+
+
+# A broker's error names the partition and the number of its records. A log with a line for each of a
+# thousand partitions would hide the rest.
+def _cause(owed: Owed, reason: str) -> str:
+    """Return the reason without what is of this thing alone."""
+    return _AMOUNTS.sub("", reason.replace(str(owed.name), ""))
 
 
 def _since(owed: Owed, seen: _Seen | None, now: float) -> float:
