@@ -45,6 +45,7 @@ SAME: dict[str, dict[str, str]] = {
     },
     "a time that is too late": ALL
     | {"startingTimestamp": str(TIME + 28), "startingOffsetsByTimestampStrategy": "LATEST"},
+    "half a task for each": {"assign": '{"T": [0, 2]}', "minPartitions": "5"},
     "more tasks": ALL | {"minPartitions": "7", "maxRecordsPerPartition": "6"},
     "what is gone": {
         "subscribe": "V",

@@ -210,6 +210,13 @@ def test_number_of_tasks_is_split_by_size() -> None:
     assert [task.partition for task in tasks] == [0] * 9 + [1]
 
 
+@pytest.mark.parametrize(("wanted", "tasks"), [(3, 4), (4, 4), (5, 6), (7, 8), (8, 8), (9, 10)])
+def test_half_a_task_is_a_whole_one(wanted: int, tasks: int) -> None:
+    """Spark's connector rounds halves up: two equal halves of an odd number get one more."""
+    ranges = [OffsetRange("t", number, 0, 100) for number in range(2)]
+    assert len(plan_tasks(ranges, wanted, None)) == tasks
+
+
 def test_stream_starts_at_the_latest_offsets() -> None:
     """A stream begins at the latest offsets by default, and an end is refused."""
     assert read_options(BASE, streaming=True).starting.everywhere == LATEST

@@ -6,6 +6,7 @@ All tasks of a query see one state of the topics.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -218,7 +219,8 @@ def plan_each(planned: Sequence[Planned], options: ReadOptions) -> list[Planned]
 
 
 def _share(part: OffsetRange, total: int, of: int) -> int:
-    return max(1, round((part.end - part.start) / total * of)) if total else 1
+    # Halves are rounded up, as by Spark's connector; round() takes the even neighbour.
+    return max(1, math.floor((part.end - part.start) / total * of + 0.5)) if total else 1
 
 
 def _pieces(whole: OffsetRange, most: int | None) -> int:
