@@ -51,5 +51,12 @@ def test_other_sources_have_no_lag(sources: Any) -> None:
     assert stream_lag({"sources": sources}) == {}
 
 
+@pytest.mark.parametrize("ends", [(90, 60), (60, 90)])
+def test_lag_of_a_topic_read_twice_is_the_largest(ends: tuple[int, int]) -> None:
+    """The sources of a union or a self join have batches of their own."""
+    sources = [{"latestOffset": {"t": {"0": 90}}, "endOffset": {"t": {"0": end}}} for end in ends]
+    assert stream_lag({"sources": sources}) == {TopicPartition("t", 0): 30}
+
+
 def test_query_without_batches_has_no_lag() -> None:
     assert stream_lag(Unborn()) == {}  # type: ignore[arg-type]

@@ -31,8 +31,9 @@ def stream_lag(
             the JSON or the mapping of one.
 
     Returns:
-        The lag by partition, at least 0. Sources of other formats are left out. A query without
-        progress has no lag: an empty mapping.
+        The lag by partition, at least 0; the largest one where several sources of the query read
+        the partition. Sources of other formats are left out. A query without progress has no lag:
+        an empty mapping.
     """
     from trikafka import TopicPartition
 
@@ -47,7 +48,8 @@ def stream_lag(
                 # A partition that is newer than the batch is read from its beginning, which is
                 # usually 0.
                 read = (end.get(topic) or {}).get(number, 0)
-                found[TopicPartition(topic, int(number))] = max(0, offset - read)
+                tp = TopicPartition(topic, int(number))
+                found[tp] = max(found.get(tp, 0), offset - read)
     return found
 
 
