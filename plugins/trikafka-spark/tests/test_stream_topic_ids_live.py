@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import trio
-from known_topics import add_records, make_anew
+from known_topics import add_records, known_with, make_anew
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 from trikafka_spark.read_options import read_options
 from trikafka_spark.stream_reader import TrikafkaStreamReader
 
+import trikafka
 from trikafka import OffsetOutOfRangeError
 
 Offsets = dict[str, Any]
@@ -106,3 +107,35 @@ async def test_checkpoint_without_ids_gets_them(runs: Runs) -> None:
     ((name, nothing),) = found.items()
     assert name.startswith(f"{topic}=")
     assert nothing == {}
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("new", ["partition", "topic"])
+async def test_news_spare_an_unfinished_first_batch(
+    new: str, start: str, runs: Runs, new_topic: Any
+) -> None:
+    """A run that repeats the first batch of a killed one begins where the topics are now.
+
+    What is newer than the batch is not lost: the next batch reads it from its beginning.
+    """
+    topic, servers = runs.given["subscribe"], runs.given["kafka.bootstrap.servers"]
+    runs.given["startingOffsets"] = start
+    killed = runs.reader()
+    begin = await trio.to_thread.run_sync(killed.initialOffset)
+    end = await trio.to_thread.run_sync(killed.latestOffset, begin, ReadAllAvailable())
+    planned = [(topic, 0, 0, 5)] if start == "earliest" else []
+    if new == "topic":
+        other, number = await new_topic(3, partitions=1), 0
+        runs.given["subscribe"] = f"{topic},{other}"
+    else:
+        other, number = topic, 1
+        async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+            await admin.create_partitions({topic: 2})
+            await known_with(admin, topic, 2)
+        await add_records(servers, topic, 5, 6, 2)
+    again = runs.reader()
+    now = await trio.to_thread.run_sync(again.initialOffset)
+    ranges = await trio.to_thread.run_sync(again.partitions, now, end)
+    assert [each.value for each in ranges] == planned
+    _, ranges = await runs.batch(again, end)
+    assert (other, number, 0, 3) in ranges

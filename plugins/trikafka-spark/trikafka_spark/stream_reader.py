@@ -182,10 +182,16 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
         starts = from_json(start)
         ends = from_json(end)
         ids = ids_of(start)
-        again = not self._planning and self._initial is not None and self._moves
+        again = not self._planning and self._initial is not None
         self._planning = True
+        if again:
+            # This batch is the first one, and an earlier run has planned it and was killed. What
+            # this run's start has beyond the batch's end is newer than the batch, and not lost: the
+            # next batch reads it from its beginning.
+            starts = {tp: at for tp, at in starts.items() if tp in ends}
+        moved = again and self._moves
         planned = self._ask(
-            lambda consumer: self._topics.plan(consumer, starts, ends, ids, first_again=again)
+            lambda consumer: self._topics.plan(consumer, starts, ends, ids, first_again=moved)
         )
         return [RangePartition(one) for one in plan_each(planned, self._options)]
 
