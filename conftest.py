@@ -255,7 +255,7 @@ def _scope(file: str) -> str:
         return SPARK if uses_spark else file
     if file.endswith("_live.py") and '"greetings"' in (ROOT / file).read_text():
         return PAGES
-    if file.startswith("tests/test_") and "from parsed import" in (ROOT / file).read_text():
+    if file.startswith("tests/") and "from parsed import" in (ROOT / file).read_text():
         return PARSED
     return file
 

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from parsed import nodes, tree_of
 
 import trikafka
 from trikafka.cli.advice import INSTEAD
@@ -29,7 +30,7 @@ def test_every_replaced_text_is_one_of_the_library() -> None:
         node.value
         for path in PACKAGE.rglob("*.py")
         if "cli" not in path.parts
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(tree_of(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     # A text of the library may begin after the colon or the semicolon.

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from parsed import nodes, tree_of
 
 import trikafka
 from trikafka.config import (
@@ -491,14 +492,12 @@ DERIVED = {
 
 def test_every_setting_is_used_somewhere() -> None:
     package = Path(trikafka.__file__).parent
-    sources = [
-        path.read_text() for path in package.rglob("*.py") if path.parent != package / "config"
-    ]
-    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
-    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    files = [path for path in package.rglob("*.py") if path.parent != package / "config"]
+    found = [node for path in files for node in nodes(tree_of(path))]
+    read = {node.attr for node in found if isinstance(node, ast.Attribute)}
     calls = [
         node
-        for node in nodes
+        for node in found
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == "getattr"

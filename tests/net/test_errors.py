@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from parsed import nodes, tree_of
 
 from trikafka import errors
 from trikafka._net.singleflight import ClientClosed
@@ -137,7 +138,7 @@ PACKAGE = Path(errors.__file__).parents[1]
 def numbers_of_errors(tree: ast.AST) -> list[int]:
     """Return the lines that compare a code with a number but 0, or make an error of a number."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
         elif (
@@ -171,7 +172,7 @@ def test_error_numbers_are_only_in_the_enum() -> None:
     wrong = {
         str(path.relative_to(PACKAGE)): lines
         for path in sorted(PACKAGE.rglob("*.py"))
-        if "testing" not in path.parts and (lines := numbers_of_errors(ast.parse(path.read_text())))
+        if "testing" not in path.parts and (lines := numbers_of_errors(tree_of(path)))
     }
     assert not wrong  # the scripted broker is an independent judge, so it keeps its numbers
 

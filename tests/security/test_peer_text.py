@@ -14,6 +14,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from parsed import nodes, tree_of
 from trikafka_export.lake.library_errors import explained
 from trikafka_export.lake.rest_catalog import _reason
 from trikafka_export.obstore_objects import _line
@@ -195,7 +196,7 @@ def test_response_texts_pass_peer_text() -> None:
     for path in PACKAGE.rglob("*.py"):
         if "testing" in path.parts:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(tree_of(path)):
             if (
                 isinstance(node, ast.FormattedValue)
                 and isinstance(node.value, ast.Attribute)
