@@ -160,7 +160,9 @@ async def test_enforce_rebalance_needs_a_group(autojump_clock: Clock) -> None:
 
 
 async def test_assigned_consumer_joins_no_group(autojump_clock: Clock) -> None:
-    async with cluster_of(records=9) as cluster, consumer_of(cluster, group_id="g") as consumer:
+    # Fetches wait longer than by default: two a second take most of this test's time.
+    settings = {"group_id": "g", "fetch_max_wait_ms": 20_000}
+    async with cluster_of(records=9) as cluster, consumer_of(cluster, **settings) as consumer:
         consumer.assign([T0])
         await values(consumer, 3)
         await trio.sleep(600)  # longer than the poll interval, too
