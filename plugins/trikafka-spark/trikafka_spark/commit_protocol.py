@@ -117,8 +117,8 @@ def _waiting(messages: Sequence[WriterCommitMessage | None], *, every: bool) -> 
                 f"task {number} returned {message!r} instead of its part of the write, so nothing "
                 "of the write is committed"
             )
-        if message.part is not None and message.transaction is not None:
-            found[message.part] = message.transaction
+        if message.account is not None and message.transaction is not None:
+            found[message.account.part] = message.transaction
     return found
 
 
@@ -174,8 +174,8 @@ def _unheard(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
     They are those of the other tasks, with the task's own number at the end.
     """
     for number, message in enumerate(messages):
-        if isinstance(message, Written) and message.part is not None:
-            begin = message.part.transactional_id.removesuffix(str(number))
+        if isinstance(message, Written) and message.account is not None:
+            begin = message.account.part.transactional_id.removesuffix(str(number))
             return [
                 f"{begin}{other}"
                 for other, left in enumerate(messages)
@@ -306,11 +306,9 @@ async def _not_open(admin: Admin, waiting: _Waiting) -> dict[Part, TrikafkaError
     The driver looks before the first commit: if one is over, none needs to be committed.
     """
     try:
-        found = await admin.describe_transactions(
-            [each.transactional_id for each in waiting.values()]
-        )
+        found = await admin.describe_transactions([part.transactional_id for part in waiting])
     except UnsupportedVersionError:
-        return {}  # before Kafka 3.0 only the attempt to end a transaction shows its state
+        return {}  # of such a service, only the attempt to end a transaction shows its state
     return {
         part: TransactionAbortableError(
             f"{transaction} is no longer open: {_state(found[part.transactional_id])}"
@@ -384,18 +382,17 @@ def _refusal(
 ) -> str:
     """Return the error's text: the state of the write, the cause, and what to do."""
     limit = options.settings.get("transaction_timeout_ms")
-    unknown = _undecided(lost)
-    if unknown:
+    if unknown := _undecided(lost):
         seen = (
             f"{committed} of {len(waiting)} parts of this write are committed, and the state of "
             f"{_names(unknown)} is unknown"
         )
     else:
+        count = f"{committed} parts" if committed > 1 else f"{committed or 'no'} part"
         seen = (
-            f"{committed or 'no'} part{'s' * (committed > 1)} of this write "
-            f"{'are' if committed > 1 else 'is'} committed"
+            f"{count} of this write {'are' if committed > 1 else 'is'} committed, and "
+            f"{_names(lost)} could not be committed"
         )
-        seen += f", and {_names(lost)} could not be committed"
     return (
         f"{seen}: {next(iter(lost.values()))}. A write must commit within "
         f"kafka.transaction.timeout.ms ({limit} ms) of the first row of its first task, and no "

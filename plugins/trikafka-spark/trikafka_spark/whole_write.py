@@ -34,7 +34,7 @@ from trikafka.toolkit import decisive, with_others
 from .concurrent_calls import call_concurrently
 from .row_digest import RowDigest
 from .write_options import WriteOptions
-from .write_parts import Account, Mark, Part, Written, noting_settings
+from .write_parts import Account, Mark, Part, Written
 
 #: The name of the run (``Part.run``) of all batch writes that have a version.
 BATCH = "version"
@@ -116,7 +116,7 @@ async def is_complete(
         )
         return True
     if part.whole is not None and left:
-        await _leave(options, part, len(messages), found, accounts)
+        await _leave(admin, part, len(messages), found, accounts)
     return False
 
 
@@ -172,7 +172,7 @@ async def _unheard(
 
 
 async def _leave(
-    options: WriteOptions,
+    admin: Admin,
     part: Part,
     tasks: int,
     found: WriteMark | None,
@@ -182,10 +182,9 @@ async def _leave(
     topic = next(account.topic for account in accounts.values() if account.topic is not None)
     at = TopicPartition(topic, 0) if found is None else found.at
     note = json.dumps({"trikafka": part.run, "number": part.number, "tasks": tasks})
-    async with trikafka.open_consumer(
-        **noting_settings(options), group_id=_group(part), enable_auto_commit=False
-    ) as committer:
-        await committer.commit({at: OffsetAndMetadata(part.number, metadata=note)})
+    await admin.alter_group_offsets(
+        _group(part), {at: OffsetAndMetadata(part.number, metadata=note)}
+    )
 
 
 def _group(part: Part) -> str:
@@ -193,9 +192,8 @@ def _group(part: Part) -> str:
 
 
 def _name(part: Part) -> str:
-    if part.run == BATCH:
-        return f"version {part.number} of {part.whole or part.transactional_id!r}"
-    return f"micro-batch {part.number} of {part.whole or part.transactional_id!r}"
+    kind = "version" if part.run == BATCH else "micro-batch"
+    return f"{kind} {part.number} of {part.whole or part.transactional_id!r}"
 
 
 def _why_unfit(
@@ -209,16 +207,10 @@ def _why_unfit(
     """Return the text of the error: the difference between the runs, and what to do."""
     tasks = len(messages)
     if found is not None and found.number == part.number and found.tasks != tasks:
-        runs = (
-            f"an earlier run had {found.tasks} tasks and committed {len(marks)} of their parts, "
-            f"and this run has {tasks} tasks"
-        )
+        earlier = f"had {found.tasks} tasks and committed {len(marks)} of their parts"
         same = f"with {found.tasks} tasks"
     else:
-        runs = (
-            f"an earlier run has committed {len(marks)} of its parts, and this run has {tasks} "
-            "tasks"
-        )
+        earlier = f"has committed {len(marks)} of its parts"
         same = "with the earlier run's number of tasks"
     if part.run == BATCH:
         how = (
@@ -231,7 +223,8 @@ def _why_unfit(
             "the earlier run, until this batch is finished"
         )
     return (
-        f"{runs}. The committed part {unfit} has {marks[unfit].rows}, but task {unfit} of this "
-        f"run has {given}: rows would be lost or written twice. Run it again {same} and the same "
-        f"rows in each ({how}): that run writes the missing parts"
+        f"an earlier run {earlier}, and this run has {tasks} tasks. The committed part {unfit} has "
+        f"{marks[unfit].rows}, but task {unfit} of this run has {given}: rows would be lost or "
+        f"written twice. Run it again {same} and the same rows in each ({how}): that run writes the "
+        "missing parts"
     )

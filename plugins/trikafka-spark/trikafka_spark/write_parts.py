@@ -168,7 +168,6 @@ class Written(WriterCommitMessage):
 
     rows: int
     again: bool = False
-    part: Part | None = None
     transaction: DetachedTransaction | None = None
     account: Account | None = field(default=None, compare=False)
 
@@ -177,12 +176,6 @@ def admin_settings(options: WriteOptions) -> dict[str, Any]:
     """Return the producer's settings that an admin client has as well."""
     names = set(trikafka.AdminConfig.__dataclass_fields__)
     return {name: value for name, value in options.settings.items() if name in names}
-
-
-def noting_settings(options: WriteOptions) -> dict[str, Any]:
-    """Return the producer's settings that an admin client and a consumer have as well."""
-    names = set(trikafka.ConsumerConfig.__dataclass_fields__)
-    return {name: value for name, value in admin_settings(options).items() if name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,30 +275,24 @@ async def _is_begun(admin: Admin, part: Part) -> bool:
     return bool(begins) and all(each.metadata == _begin(part) for each in begins)
 
 
-async def note_complete_part(
-    options: WriteOptions, admin: Admin, part: Part, topic: str, whole: CompletePart
-) -> None:
+async def note_complete_part(admin: Admin, part: Part, topic: str, whole: CompletePart) -> None:
     """Leave the note of a written part, as an offset of ``topic``, which must exist.
 
     Raises:
         TransactionAbortableError: Another attempt has opened the transactional id.
-        TrikafkaError: The note cannot be committed (:meth:`trikafka.Consumer.commit`).
+        TrikafkaError: The note cannot be committed (:meth:`trikafka.Admin.alter_group_offsets`).
     """
-    done, rows = whole.transaction, whole.rows
+    done = whole.transaction
     body = {
         "write": part.write,
         "number": part.number,
         "transaction": [done.producer_id, done.epoch, done.version],
+        "rows": whole.rows.to_list(),
     }
-    body |= {"rows": rows.to_list()}
+    note = OffsetAndMetadata(part.number, metadata=json.dumps(body))
     # A late note must not replace the note of the attempt that has taken over.
     await _check_open(admin, done)
-    async with trikafka.open_consumer(
-        **noting_settings(options), group_id=part.notes, enable_auto_commit=False
-    ) as committer:
-        await committer.commit(
-            {TopicPartition(topic, 0): OffsetAndMetadata(part.number, metadata=json.dumps(body))}
-        )
+    await admin.alter_group_offsets(part.notes, {TopicPartition(topic, 0): note})
     # An attempt that looked before the note was committed has opened the id, or is about to.
     await _check_open(admin, done)
 
@@ -345,9 +332,9 @@ def _noted(part: Part, note: str) -> CompletePart | None:
 
 
 async def _is_open_still(admin: Admin, transaction: DetachedTransaction) -> bool | None:
-    """Return whether the transaction is open; ``None`` with brokers before Kafka 3.0.
+    """Return whether the transaction is open; ``None`` if the cluster cannot describe it.
 
-    These brokers do not describe transactions.
+    Kafka can. A service that only speaks its protocol may lack the request.
     """
     try:
         found = await admin.describe_transactions([transaction.transactional_id])

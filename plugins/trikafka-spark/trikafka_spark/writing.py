@@ -41,6 +41,7 @@ import logging
 import queue
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
@@ -57,6 +58,7 @@ from trikafka import (
     RequestTimedOutError,
     TrikafkaError,
 )
+from trikafka.errors.groups import chain
 from trikafka.toolkit import decisive, with_others
 
 from . import commit_protocol
@@ -97,12 +99,17 @@ _TOO_LATE = (
 )
 
 
-class TrikafkaWriter(DataSourceArrowWriter):
-    """The writer of one batch."""
+class PartWriter(ABC):
+    """What the writers of batches and of streams have in common.
+
+    Spark passes ``batchId`` for a stream only.
+    """
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        self._run = uuid.uuid4().hex  # the same in all attempts of all tasks of this write
+        #: The same in all attempts of all tasks of a batch. A stream has another one in each start
+        #: of the query, at the least.
+        self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
@@ -110,18 +117,30 @@ class TrikafkaWriter(DataSourceArrowWriter):
             self._options, iterator, self._part() if self._options.exactly_once else None
         )
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(
+        self, messages: list[WriterCommitMessage | None], batchId: int | None = None
+    ) -> None:
         """Commit the transactions of all tasks, which have all succeeded."""
         if self._options.exactly_once:
             commit_protocol.commit(self._options, messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
         """Abort the open transactions, after a task or the commit has failed.
 
-        Spark calls this in a process of its own.
+        Spark calls this in a process of its own, which has another ``_run`` if this is a stream.
+        The next run of a stream's batch finds the marks of the parts that were committed.
         """
         if self._options.exactly_once:
-            commit_protocol.abort(self._options, messages, self._run)
+            write = self._run if batchId is None else None
+            commit_protocol.abort(self._options, messages, write)
+
+    @abstractmethod
+    def _part(self) -> Part:
+        """Return the part of this task."""
+
+
+class TrikafkaWriter(PartWriter, DataSourceArrowWriter):
+    """The writer of one batch."""
 
     def _part(self) -> Part:
         options = self._options
@@ -205,14 +224,12 @@ async def _write_once(
                     )
                     whole = CompletePart(await txn.detach(), tables.seen)
             except TrikafkaError as error:
-                if _is_fenced(error):
+                if any(isinstance(each, ProducerFencedError) for each in chain(error)):
                     error.add_note(_why_fenced(options, trio.current_time() - began))
                 raise
-            await note_complete_part(options, admin, part, topic, whole)
+            await note_complete_part(admin, part, topic, whole)
             account = Account(part, whole.rows, topic=topic)
-            return Written(
-                whole.rows.count, part=part, transaction=whole.transaction, account=account
-            )
+            return Written(whole.rows.count, transaction=whole.transaction, account=account)
 
 
 async def _enter(
@@ -258,7 +275,7 @@ async def _hand_over(
     theirs, ours = whole.rows, tables.seen
     if ours == theirs:
         account = Account(part, ours, topic=topic)
-        return Written(theirs.count, part=part, transaction=whole.transaction, account=account)
+        return Written(theirs.count, transaction=whole.transaction, account=account)
     await admin.end_transaction(whole.transaction, commit=False)
     same = ", with other contents" if (ours.count, ours.size) == (theirs.count, theirs.size) else ""
     raise TrikafkaError(
@@ -276,12 +293,6 @@ def _why_fenced(options: WriteOptions, took: float) -> str:
     """
     limit = options.settings["transaction_timeout_ms"]
     return _FENCED if took * 1000 < limit else _TOO_LATE.format(took=took, limit=limit)
-
-
-def _is_fenced(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, ProducerFencedError):
-        error = error.__cause__
-    return error is not None
 
 
 async def _send(producer: Any, tables: _Tables, first: _Some) -> None:
