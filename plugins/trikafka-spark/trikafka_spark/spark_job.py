@@ -12,14 +12,14 @@ import itertools
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import trio
 from trikafka_export.rounds import RangeAttempt, Rounds, units
 from trikafka_export.task import WriteTask
 
 from trikafka import ExportError
-from trikafka.toolkit import with_others
+from trikafka.toolkit import with_background
 
 from .cancellable_call import CancellableCall
 from .range_units import Unit, error_from_text, error_of, run_unit
@@ -69,33 +69,23 @@ class SparkJob:
         (:class:`CancellableCall`).
         """
         results: list[Results] = []
-        failures: list[Exception] = []
-        finished = trio.Event()
 
         async def work() -> None:
-            try:
-                results.append(await self._call.run())
-            except Exception as error:
-                failures.append(error)
-            finally:
-                finished.set()
+            results.append(await self._call.run())
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(work)
-            try:
-                while not finished.is_set():
-                    with trio.move_on_after(_POLL_EVERY):
-                        await finished.wait()
-                    report(
-                        *await trio.to_thread.run_sync(
-                            self._progress, abandon_on_cancel=True, limiter=self._limiter
-                        )
-                    )
-            except Exception as error:
-                failures.append(error)
-                nursery.cancel_scope.cancel()
-        if failures:
-            raise with_others(failures[0], failures)
+        async def look() -> None:
+            done = await trio.to_thread.run_sync(
+                self._progress, abandon_on_cancel=True, limiter=self._limiter
+            )
+            report(*done)
+
+        async def watch() -> None:
+            while True:
+                await trio.sleep(_POLL_EVERY)
+                await look()
+
+        await with_background([watch], work)
+        await look()
         return results[0]
 
     def _run_rounds(self) -> Results:
@@ -142,8 +132,7 @@ class SparkJob:
         except ExportError:
             raise
         except Exception as error:
-            failure, cause = self._explained(error)
-            raise failure from cause
+            self._explain(error)
         finally:
             with contextlib.suppress(Exception):  # The JVM may be gone, and the tag with it.
                 context.removeJobTag(self._tag)
@@ -155,27 +144,25 @@ class SparkJob:
             # Two accumulators: the ranges and the rows of the Spark tasks that have ended.
             return (self._done.value, self._rows.value) if self._done is not None else (0, 0)
         except Exception as error:
-            failure, cause = self._explained(error)
-            raise failure from cause
+            self._explain(error)
 
-    def _explained(self, error: Exception) -> tuple[ExportError, Exception]:
-        """Return an :exc:`ExportError` for an error of Spark, and its cause.
+    def _explain(self, error: Exception) -> NoReturn:
+        """Raise an :exc:`ExportError` for an error of Spark.
 
-        The cause is the worker's own error if the text has one.
+        Its cause is the worker's own error if the text has one.
         """
         text = text_of(error)
-        known = error_of(text, self._secret)
-        if known is not None:
+        if (known := error_of(text, self._secret)) is not None:
             where, cause = known
-            return ExportError(f"exporting {where} failed: {cause}"), cause
+            raise ExportError(f"exporting {where} failed: {cause}") from cause
         if "ModuleNotFoundError" in text:
             name = text.partition("ModuleNotFoundError: ")[2].partition("\n")[0].strip()
-            return ExportError(
+            why = (
                 f"Spark's Python workers lack a package ({name}); install trikafka-spark where "
                 "they run"
-            ), error
-        if not answers(self._context):
-            return ExportError(
-                "Spark ended during the export: its JVM was killed, or the context was stopped"
-            ), error
-        return ExportError(f"the Spark job failed: {first_line(error)}"), error
+            )
+        elif not answers(self._context):
+            why = "Spark ended during the export: its JVM was killed, or the context was stopped"
+        else:
+            why = f"the Spark job failed: {first_line(error)}"
+        raise ExportError(why) from error

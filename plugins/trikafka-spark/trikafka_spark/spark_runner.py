@@ -40,9 +40,14 @@ class SparkRunner:
     ) -> None:
         #: Plans of more offsets run in Spark; ``None`` if none does.
         self.above = above
+        self._settings = (master, app_name, conf)
         self._limiter = trio.CapacityLimiter(4)
-        self._spark = KeptSpark(master, app_name, conf, self._limiter)
+        # Guards the hand-over of the context by the thread that starts Spark. A sink that was
+        # cancelled in the meantime no longer waits for the thread, which then releases the context.
+        self._handing_over = threading.Lock()
         self._context: SparkContext | None = None
+        #: True if the JVM did not respond to the last request.
+        self._silent = False
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -71,7 +76,7 @@ class SparkRunner:
         shared_context.check_requirements()
 
     async def start(self, settings: Mapping[str, Any]) -> None:
-        """Start Spark unless it runs.
+        """Start Spark unless a context that works is kept from an earlier start.
 
         Raises:
             ConfigurationError: A setting cannot be sent to Spark's workers.
@@ -82,7 +87,31 @@ class SparkRunner:
                 "ssl_context= cannot be sent to Spark's workers: set ssl_cafile= and the other "
                 "ssl_* settings, or the option spark_above='never'"
             )
-        self._context = await self._spark.started()
+        if (context := self._context) is not None and await trio.to_thread.run_sync(
+            shared_context.answers, context, abandon_on_cancel=True, limiter=self._limiter
+        ):
+            return
+        await self.close(STOP_LIMIT)
+        unwanted = threading.Event()
+        try:
+            await trio.to_thread.run_sync(
+                self._start, unwanted, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except BaseException:
+            with self._handing_over:
+                unwanted.set()
+            raise
+
+    def _start(self, unwanted: threading.Event) -> None:
+        """Start the context, and hand it over; release it if it is not wanted any more."""
+        context = shared_context.acquire(*self._settings)
+        with self._handing_over:
+            wanted = not unwanted.is_set()
+            if wanted:
+                self._context = context
+        if not wanted:
+            shared_context.release(context)
+        from . import spark_job  # noqa: F401  (slow imports belong in this thread)
 
     async def run(
         self, tasks: Sequence[Any], report: Callable[[int, int], None]
@@ -95,76 +124,19 @@ class SparkRunner:
         try:
             return await job.run(report)
         finally:
-            self._spark.silent = job.silent
+            self._silent = job.silent
 
     async def close(self, limit: float) -> None:
         """Release Spark.
 
-        The context is stopped if an export started it and no other export uses it.
-        """
-        self._context = None
-        await self._spark.leave(limit)
-
-
-class KeptSpark:
-    """The Spark context of a sink: started at its first use, kept, and released at the end."""
-
-    def __init__(
-        self,
-        master: str | None,
-        app_name: str,
-        conf: Mapping[str, str],
-        limiter: trio.CapacityLimiter,
-    ) -> None:
-        self._settings = (master, app_name, conf)
-        self._limiter = limiter
-        # Guards the hand-over of the context by the thread that starts Spark. A sink that was
-        # cancelled in the meantime no longer waits for the thread, which then releases the context.
-        self._handing_over = threading.Lock()
-        self._context: SparkContext | None = None
-        #: True if the JVM did not respond to the last request.
-        self.silent = False
-
-    async def started(self) -> SparkContext:
-        """Return the context; start one if there is none that works."""
-        if (context := self._context) is not None and await trio.to_thread.run_sync(
-            shared_context.answers, context, abandon_on_cancel=True, limiter=self._limiter
-        ):
-            return context
-        await self.leave(STOP_LIMIT)
-        unwanted = threading.Event()
-        try:
-            return await trio.to_thread.run_sync(
-                self._start, unwanted, abandon_on_cancel=True, limiter=self._limiter
-            )
-        except BaseException:
-            with self._handing_over:
-                unwanted.set()
-            raise
-
-    def _start(self, unwanted: threading.Event) -> SparkContext:
-        """Start the context, and hand it over; release it if it is not wanted any more."""
-        context = shared_context.acquire(*self._settings)
-        with self._handing_over:
-            wanted = not unwanted.is_set()
-            if wanted:
-                self._context = context
-        if not wanted:
-            shared_context.release(context)
-        from . import spark_job  # noqa: F401  (slow imports belong in this thread)
-
-        return context
-
-    async def leave(self, limit: float) -> None:
-        """Release the context.
-
-        A JVM that was started here and does not stop within ``limit`` seconds is killed.
+        The context is stopped if an export started it and no other export uses it. A JVM that was
+        started here and does not stop within ``limit`` seconds is killed.
         """
         context = self._context
         self._context = None
         if context is None:
             return
-        with trio.move_on_after(_SILENT_LIMIT if self.silent else limit, shield=True) as scope:
+        with trio.move_on_after(_SILENT_LIMIT if self._silent else limit, shield=True) as scope:
             await trio.to_thread.run_sync(
                 shared_context.release, context, abandon_on_cancel=True, limiter=self._limiter
             )
