@@ -4,7 +4,8 @@
 To import this package imports neither pyspark nor pyarrow.
 """
 
+from .active_session import active, register
 from .lag import stream_lag
-from .trio_bridge import active, in_thread, register, run_query
+from .trio_bridge import in_thread, run_query
 
 __all__ = ["active", "in_thread", "register", "run_query", "stream_lag"]

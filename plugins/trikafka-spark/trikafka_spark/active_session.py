@@ -1,6 +1,6 @@
-"""The wrappers of PySpark's writers, set by :func:`trikafka_spark.register`.
+"""The active session of a thread, by which Spark finds Python data sources.
 
-With them, writes find Python data sources in every thread.
+:func:`register` wraps PySpark's writers, so that writes find them in every thread.
 """
 
 # The wrapped methods are PySpark's own class attributes: PySpark has no hook for that, and each
@@ -25,6 +25,21 @@ _WRAPPED = "_trikafka_wrapped"
 _wrapping = threading.Lock()
 
 
+def register(spark: SparkSession) -> None:
+    """Have writes and streams find ``format("trikafka")`` in every thread of this program.
+
+    Call this function once, after the session was made; another call has no effect. It wraps
+    ``DataFrameWriter.save`` and ``DataStreamWriter.start`` of PySpark, for all formats: while they
+    run, the frame's session is the active session of the thread. With Spark Connect it does
+    nothing, since the server looks up the source.
+
+    Args:
+        spark: The session of the program.
+    """
+    if hasattr(spark, "_jsparkSession"):
+        wrap_writers()
+
+
 def wrap_writers() -> None:
     """Have ``save`` and ``start`` make the session of their frame the active one.
 
@@ -43,7 +58,7 @@ def wrap_writers() -> None:
 def _in_its_session(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(writer: Any, *args: Any, **named: Any) -> Any:
-        with made_active(writer._spark):
+        with active(writer._spark):
             return method(writer, *args, **named)
 
     setattr(call, _WRAPPED, True)
@@ -51,16 +66,22 @@ def _in_its_session(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def made_active(spark: SparkSession) -> Iterator[None]:
+def active(spark: SparkSession) -> Iterator[None]:
     """Make ``spark`` the active session of this thread for the block.
 
-    At the end the session that was active before is active again. With Spark Connect this has no
-    effect.
+    At the end the session that was active before is active again. This is for threads of the
+    program's own that did not make the session: Spark finds Python data sources by it. It calls
+    :func:`register`, which is enough for writes and streams. It blocks briefly, so use it in the
+    thread that calls Spark; :func:`.in_thread` does. With Spark Connect it has no effect.
+
+    Args:
+        spark: The session to make active.
     """
     session: Any = spark
     if not hasattr(session, "_jsparkSession"):
         yield
         return
+    wrap_writers()
     sessions = session._get_j_spark_session_class(session._jvm)
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)

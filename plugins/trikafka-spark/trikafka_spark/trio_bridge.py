@@ -10,8 +10,8 @@
 #
 # The JVM looks the source up in the active session, and an active session belongs to a thread. So
 # nothing can be registered for all threads. PySpark's readers make their session the active one
-# before they call the JVM; its writers do not. :func:`register` wraps the writers so that they do
-# (:mod:`.active_session`). Each function here that has a session makes it active, too.
+# before they call the JVM; its writers do not. :func:`.register` wraps the writers so that they do.
+# Each function here that has a session makes it active, too.
 #
 # Cancellation: a Spark job can be cancelled by its tag, from any thread. Tags belong to the thread
 # that starts the job, and Trio uses a thread again for other work, so ``_tagged`` removes the tag
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import trio
 
-from .active_session import made_active, wrap_writers
+from .active_session import active
 from .cancellable_call import CancellableCall
 
 if TYPE_CHECKING:
@@ -47,38 +47,6 @@ _STOP_LIMIT = 10.0
 _default_limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar(
     "trikafka_spark_threads"
 )
-
-
-def register(spark: SparkSession) -> None:
-    """Have writes and streams find ``format("trikafka")`` in every thread of this program.
-
-    Call this function once, after the session was made; another call has no effect. It wraps
-    ``DataFrameWriter.save`` and ``DataStreamWriter.start`` of PySpark, for all formats: while they
-    run, the frame's session is the active session of the thread. With Spark Connect it does
-    nothing, since the server looks up the source.
-
-    Args:
-        spark: The session of the program.
-    """
-    if hasattr(spark, "_jsparkSession"):
-        wrap_writers()
-
-
-@contextmanager
-def active(spark: SparkSession) -> Iterator[None]:
-    """Make ``spark`` the active session of this thread for the block.
-
-    At the end the session that was active before is active again. This is for threads of the
-    program's own that did not make the session: Spark finds Python data sources by it. It calls
-    :func:`register`, which is enough for writes and streams. It blocks briefly, so use it in the
-    thread that calls Spark; :func:`in_thread` does. With Spark Connect it has no effect.
-
-    Args:
-        spark: The session to make active.
-    """
-    register(spark)
-    with made_active(spark):
-        yield
 
 
 async def in_thread(
