@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any
 
-_SAME: Mapping[str, str] = MappingProxyType({})
 
-
-def moved(old: str, new: str, renamed: Mapping[str, str] = _SAME) -> Callable[[str], Any]:
+def moved(old: str, new: str, **renamed: str) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a module whose names have moved.
 
     Args:

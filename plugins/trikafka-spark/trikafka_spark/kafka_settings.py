@@ -23,20 +23,8 @@ from trikafka.config.setting import settings_of
 from trikafka.errors.groups import chain
 
 #: Names (or beginnings of names, with a dot at the end) of settings that change nothing about the
-#: records, and so are ignored.
-IGNORED = (
-    "client.dns.lookup",
-    "ssl.provider",
-    "ssl.keymanager.algorithm",
-    "ssl.trustmanager.algorithm",
-    "ssl.secure.random.implementation",
-    "sasl.kerberos.kinit.cmd",
-    "sasl.kerberos.min.time.before.relogin",
-    "sasl.kerberos.ticket.renew.",
-    "sasl.oauthbearer.jwks.endpoint.refresh.",
-    "sasl.oauthbearer.jwks.endpoint.retry.",
-    "internal.",
-)
+#: records, and so are ignored, beside those that :func:`trikafka.from_properties` ignores.
+IGNORED = ("client.dns.lookup", "ssl.provider", "sasl.kerberos.kinit.cmd", "internal.")
 #: Settings of a group's member, and of Java's ``poll``. A Spark job is not a member of a group, and
 #: Spark plans its reads.
 _IGNORED_READING = (
@@ -88,7 +76,6 @@ _JAVA_NAMES = {
     "ssl_cafile": "ssl.truststore.location",
     "ssl_ca_password": "ssl.truststore.password",
     "ssl_certfile": "ssl.keystore.location",
-    "ssl_keyfile": "ssl.keystore.key",
     "ssl_password": "ssl.keystore.password",
     "ssl_check_hostname": "ssl.endpoint.identification.algorithm",
     "ssl_ciphers": "ssl.cipher.suites",

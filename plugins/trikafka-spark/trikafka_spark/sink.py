@@ -2,4 +2,4 @@
 
 from ._moved import moved
 
-__getattr__ = moved(__name__, "trikafka_export.sink", {"SparkSink": "FileSink"})
+__getattr__ = moved(__name__, "trikafka_export.sink", SparkSink="FileSink")
