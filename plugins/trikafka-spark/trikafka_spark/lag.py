@@ -35,21 +35,15 @@ def stream_lag(
         the partition. Sources of other formats are left out. A query without progress has no lag:
         an empty mapping.
     """
-    from trikafka import TopicPartition
-
     found: dict[TopicPartition, int] = {}
     for source in _progress(query).get("sources") or ():
         latest = _offsets(source.get("latestOffset"))
         end = _offsets(source.get("endOffset"))
-        if latest is None or end is None:
-            continue
-        for topic, partitions in latest.items():
-            for number, offset in partitions.items():
+        if latest is not None and end is not None:
+            for tp, offset in latest.items():
                 # A partition that is newer than the batch is read from its beginning, which is
                 # usually 0.
-                read = (end.get(topic) or {}).get(number, 0)
-                tp = TopicPartition(topic, int(number))
-                found[tp] = max(found.get(tp, 0), offset - read)
+                found[tp] = max(found.get(tp, 0), offset - end.get(tp, 0))
     return found
 
 
@@ -64,19 +58,13 @@ def _progress(query: Any) -> Mapping[str, Any]:
     return found
 
 
-def _offsets(value: Any) -> dict[str, dict[str, int]] | None:
+def _offsets(value: Any) -> dict[TopicPartition, int] | None:
     """Return the offsets of this source or of the connector; ``None`` for another source."""
+    from trikafka import TrikafkaError
+
+    from .checkpoint_offsets import from_json
+
     try:
-        offsets = json.loads(value) if isinstance(value, str) else value
-        if all(
-            isinstance(offset, int)
-            for partitions in offsets.values()
-            for offset in partitions.values()
-        ):
-            return {
-                str(topic): {str(number): offset for number, offset in of.items()}
-                for topic, of in offsets.items()
-            }
-    except (ValueError, TypeError, AttributeError):
-        pass
-    return None
+        return from_json(json.loads(value) if isinstance(value, str) else value)
+    except (ValueError, TrikafkaError):
+        return None

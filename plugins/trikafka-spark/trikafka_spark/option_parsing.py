@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from trikafka import ConfigurationError, TopicPartition
@@ -126,7 +127,19 @@ class QueryOptions:
     def by_partition(self, name: str, least: int) -> dict[TopicPartition, int]:
         """Return offsets or times from JSON, ``{"topic": {"0": 23}}``; at least one."""
         text = self.text(name) or ""
-        found = numbers_by_partition(name, text, least)
+        example = (
+            '{"topic": {"0": 23, "1": -2}}' if least < 0 else '{"topic": {"0": 1700000000000}}'
+        )
+        found: dict[TopicPartition, int] = {}
+        with _of_the_form(example, name, text):
+            for topic, partitions in _from_json(text).items():
+                for partition, number in partitions.items():
+                    if not (partition.isascii() and partition.isdigit()):
+                        raise ValueError(f"{partition!r} is not a partition number")
+                    tp = TopicPartition(topic, int(partition))
+                    if tp in found:
+                        raise ValueError(f"{tp} occurs twice")
+                    found[tp] = number
         words = " (-2 is the beginning, -1 the end)" if least < 0 else " (milliseconds since 1970)"
         for tp, number in found.items():
             if not is_whole(number, least, _MOST):
@@ -139,51 +152,38 @@ class QueryOptions:
         return found
 
 
-def numbers_by_partition(name: str, text: str, least: int) -> dict[TopicPartition, Any]:
-    """Read ``{"topic": {"0": 23}}``. Raises :exc:`ConfigurationError`."""
-    example = '{"topic": {"0": 23, "1": -2}}' if least < 0 else '{"topic": {"0": 1700000000000}}'
-    try:
-        found: dict[TopicPartition, Any] = {}
-        for topic, partitions in json.loads(text, object_pairs_hook=_once).items():
-            for partition, number in partitions.items():
-                if not (partition.isascii() and partition.isdigit()):
-                    raise ValueError(f"{partition!r} is not a partition number")
-                tp = TopicPartition(topic, int(partition))
-                if tp in found:
-                    raise ValueError(f"{tp} occurs twice")
-                found[tp] = number
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise ConfigurationError(
-            f"{name} must be JSON like {example}, not {text!r}{_why(error)}"
-        ) from error
-    return found
-
-
 def lists_of_partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
     """Read ``{"topic": [0, 1]}``. Raises :exc:`ConfigurationError`."""
-    try:
-        found = []
-        for topic, numbers in json.loads(text, object_pairs_hook=_once).items():
+    found = []
+    with _of_the_form('{"topic": [0, 1]}', name, text):
+        for topic, numbers in _from_json(text).items():
             for number in numbers:
                 if not is_whole(number):
                     raise ValueError(f"{number!r} is not a partition number")
                 found.append(TopicPartition(topic, number))
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise ConfigurationError(
-            f'{name} must be JSON like {{"topic": [0, 1]}}, not {text!r}{_why(error)}'
-        ) from error
     if not found:
         raise ConfigurationError(f"{name} names no partition: {text}")
     return tuple(dict.fromkeys(found))
 
 
-def _why(error: Exception) -> str:
-    """Return what is wrong, unless only Python's names for it are known."""
-    return f": {error}" if isinstance(error, ValueError) else ""
+@contextmanager
+def _of_the_form(example: str, name: str, text: str) -> Iterator[None]:
+    """Raise :exc:`ConfigurationError` with the example for an error of reading ``text``."""
+    try:
+        yield
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        # Only a ValueError says in other words than Python's what is wrong.
+        why = f": {error}" if isinstance(error, ValueError) else ""
+        raise ConfigurationError(
+            f"{name} must be JSON like {example}, not {text!r}{why}"
+        ) from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return found
+def _from_json(text: str) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a name occurs twice")
+        return found
+
+    return json.loads(text, object_pairs_hook=once)
