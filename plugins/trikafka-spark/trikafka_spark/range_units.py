@@ -26,8 +26,6 @@ from .python_worker import settle
 #: How much of an error reaches the driver: characters of its message, and levels of errors in its
 #: attributes.
 _TEXT_LIMIT, _DEPTH_LIMIT = 10_000, 3
-#: :exc:`NothingYet`, as text.
-_NOTHING_YET = "nothing yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def run_unit(
             if (error := unresponsive.errors.get(tp)) is None:
                 error = run_task(task, secret, count_rows, reader, patience)
                 unresponsive.record(tp, error)
-            texts.append(None if error is None else _to_text(error))
+            texts.append(None if error is None else json.dumps(_to_json(error)))
             done(not isinstance(error, NothingYet))
     settle()
     return texts
@@ -99,15 +97,10 @@ def run_task(
         raise RuntimeError(f"{task.planned}: {type(failed).__name__}: {failed} {mark}") from failed
 
 
-def _to_text(error: Exception) -> str:
-    return _NOTHING_YET if isinstance(error, NothingYet) else json.dumps(_to_json(error))
-
-
 def error_from_text(text: str) -> Exception:
     """Return the error that :func:`run_unit` turned into text."""
-    if text == _NOTHING_YET:
-        return NothingYet(text)
-    return _from_json(json.loads(text))
+    body = json.loads(text)
+    return NothingYet(body["text"]) if body["class"] == "NothingYet" else _from_json(body)
 
 
 def marked(where: str, error: Exception, secret: str) -> str:
