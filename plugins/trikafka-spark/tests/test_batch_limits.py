@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trikafka_spark.batch_limits import BatchDelay, share
+from trikafka_spark.batch_limits import share
 from trikafka_spark.checkpoint_offsets import from_json, ids_of, to_json
 from trikafka_spark.read_options import Rates
 
@@ -45,13 +46,13 @@ def test_share_stays_in_range_and_advances(lags: list[tuple[int, int]], most: in
 
 
 def test_batch_waits_for_a_minimum_or_a_delay() -> None:
-    patience = BatchDelay(Rates(least=10, delay=60.0))
-    assert not patience.waits(1, 1_000.0), "the first one does not wait"
-    assert patience.waits(9, 1_001.0)
-    assert not patience.waits(10, 1_002.0)
-    assert patience.waits(0, 1_061.9)
-    assert not patience.waits(0, 1_062.0)
-    assert not BatchDelay(Rates()).waits(0, 0.0)
+    rates = Rates(least=10, delay=60.0)
+    assert not rates.wait(1, math.inf), "the first one does not wait"
+    assert rates.wait(9, 1.0)
+    assert not rates.wait(10, 2.0)
+    assert rates.wait(0, 59.9)
+    assert not rates.wait(0, 60.0)
+    assert not Rates().wait(0, 0.0)
 
 
 def test_offsets_have_the_connectors_format() -> None:

@@ -1,6 +1,6 @@
 """The size of a micro-batch, by the arithmetic of Spark's Kafka connector.
 
-No I/O: the caller passes the offsets and the time.
+No I/O: the caller passes the offsets.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 
 from trikafka import TopicPartition
-
-from .read_options import Rates
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -37,26 +35,3 @@ def share(most: int, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int
         # small lag is not left behind, and the sum may exceed `most` by that much.
         found[tp] = min(ends[tp], starts[tp] + (math.ceil(part) if part < 1 else math.floor(part)))
     return found
-
-
-class BatchDelay:
-    """The decision whether a batch waits until there are more offsets.
-
-    A batch of fewer than ``rates.least`` offsets waits, but no longer than ``rates.delay`` seconds
-    after the last batch.
-    """
-
-    def __init__(self, rates: Rates) -> None:
-        self._least = rates.least
-        self._delay = rates.delay
-        self._last = -math.inf
-
-    def waits(self, new: int, now: float) -> bool:
-        """Return whether a batch of ``new`` offsets waits at the time ``now`` (seconds).
-
-        If it does not wait, the delay of the next batch begins now.
-        """
-        if self._least is not None and new < self._least and now - self._last < self._delay:
-            return True
-        self._last = now
-        return False

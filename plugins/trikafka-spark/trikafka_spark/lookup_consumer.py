@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
@@ -27,7 +28,7 @@ class LookupConsumer:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._loop: _ConsumerThread | None = None
+        self._loop: _Loop | None = None
 
     def __call__(self, question: Callable[[Any], Awaitable[T]]) -> T:
         """Await ``question(consumer)`` in the loop, and return its result.
@@ -36,9 +37,10 @@ class LookupConsumer:
         """
         with by_option(self._options.kafka):
             if self._loop is None:
-                self._loop = _ConsumerThread(self._options)
+                self._loop = _start(self._options)
+            loop = self._loop
             try:
-                return self._loop.run(question)
+                return trio.from_thread.run(question, loop.consumer, trio_token=loop.token)
             except BaseException:
                 self.close()
                 raise
@@ -51,47 +53,43 @@ class LookupConsumer:
         loop = self._loop
         self._loop = None
         if loop is not None:
-            loop.end()
+            with contextlib.suppress(trio.RunFinishedError):
+                loop.token.run_sync_soon(loop.ending.set)
+            loop.thread.join()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_loop": None}  # a copy in another process has its own
 
 
-class _ConsumerThread:
-    """The thread and its consumer. ``_error`` is why the consumer could not be opened."""
+class _Loop(NamedTuple):
+    """The thread, its Trio loop, and the consumer, which is closed when ``ending`` is set."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        self._ready = threading.Event()
-        self._error: BaseException | None = None
-        self._consumer: Any = None
-        self._thread = threading.Thread(target=self._run, name="trikafka lookups", daemon=True)
-        self._thread.start()
-        self._ready.wait()
-        if self._error is not None:
-            self._thread.join()
-            raise self._error
+    thread: threading.Thread
+    token: trio.lowlevel.TrioToken
+    ending: trio.Event
+    consumer: Any
 
-    def run(self, question: Callable[[Any], Awaitable[T]]) -> T:
-        """Await the question in the loop."""
-        return trio.from_thread.run(question, self._consumer, trio_token=self._token)
 
-    def end(self) -> None:
-        """End the loop and the thread."""
-        with contextlib.suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._ending.set)
-        self._thread.join()
+def _start(options: ReadOptions) -> _Loop:
+    """Start the thread, and wait until its consumer is open.
 
-    def _run(self) -> None:
+    Raises the error of opening the consumer.
+    """
+    opened: Future[_Loop] = Future()
+
+    async def main() -> None:
+        async with open_reader(options) as consumer:
+            token, ending = trio.lowlevel.current_trio_token(), trio.Event()
+            opened.set_result(_Loop(thread, token, ending, consumer))
+            await ending.wait()
+
+    def run() -> None:
         try:
-            trio.run(self._main)
+            trio.run(main)
         except BaseException as error:
-            self._error = error
-        self._ready.set()
+            if not opened.done():
+                opened.set_exception(error)
 
-    async def _main(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._ending = trio.Event()
-        async with open_reader(self._options) as self._consumer:
-            self._ready.set()
-            await self._ending.wait()
+    thread = threading.Thread(target=run, name="trikafka lookups", daemon=True)
+    thread.start()
+    return opened.result()

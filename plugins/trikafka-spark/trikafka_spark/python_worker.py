@@ -8,7 +8,6 @@ import gc
 import os
 import socket
 import stat
-from typing import Any
 
 
 @functools.cache
@@ -35,14 +34,3 @@ def acknowledge() -> None:
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 with socket.socket(fileno=os.dup(int(name))) as connection:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-
-
-class Acknowledging:
-    """The base of objects in a task's function whose arrival is acknowledged at once.
-
-    Such an object is unpickled after the function has arrived and before the partition does.
-    """
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        acknowledge()
-        self.__dict__.update(state)

@@ -1,16 +1,17 @@
-"""One task of a query, batch or stream: its pickled form, and its work in a worker."""
+"""The tasks of a query, batch or stream: their making, and their work in a worker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from .kafka_settings import by_option
-from .python_worker import settle
-from .range_planning import Planned
+from .python_worker import acknowledge, settle
+from .range_planning import Planned, plan_each
 from .read_options import ReadOptions
 
 if TYPE_CHECKING:
@@ -19,12 +20,31 @@ if TYPE_CHECKING:
     from .query_columns import QueryColumns
 
 
-class RangePartition(InputPartition):
-    """One task: an offset range, and the id of the topic that it was planned for."""
+class RangeReader:
+    """What the readers of batches and of streams have in common."""
 
-    def __init__(self, planned: Planned) -> None:
-        super().__init__(tuple(planned.wanted))
-        self.planned = planned
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        from .query_columns import QueryColumns  # imports pyarrow, which is slow
+
+        self._options = options
+        self._columns = QueryColumns(schema)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A reader is a part of a task's function. It is unpickled after the function has arrived
+        # and before the partition does.
+        acknowledge()
+        self.__dict__.update(state)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range as Arrow batches.
+
+        If there is nothing to read, Spark passes a partition without a range.
+        """
+        if isinstance(partition.value, Planned):
+            yield from read_planned(partition.value, self._options, self._columns)
+
+    def _tasks(self, planned: Sequence[Planned]) -> list[InputPartition]:
+        return [InputPartition(one) for one in plan_each(planned, self._options)]
 
 
 def read_planned(

@@ -77,6 +77,10 @@ class Rates:
     least: int | None = None
     delay: float = 900.0
 
+    def wait(self, new: int, since: float) -> bool:
+        """Return whether ``new`` offsets wait for more, ``since`` seconds after the last batch."""
+        return self.least is not None and new < self.least and since < self.delay
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:

@@ -7,8 +7,7 @@ process and pickles them to others, so they hold options and offset ranges only.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 from pyspark.sql.types import StructType
@@ -16,7 +15,6 @@ from pyspark.sql.types import StructType
 from trikafka import ConfigurationError
 
 from .kafka_settings import by_option
-from .python_worker import Acknowledging
 from .read_options import ReadOptions, read_options
 from .releases import DATA_SOURCE, STREAM_READS, STREAM_WRITES, needed_by
 
@@ -29,10 +27,7 @@ with needed_by(DATA_SOURCE):
         InputPartition,
     )
 
-    from .range_partition import RangePartition, read_planned
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+    from .range_partition import RangeReader
 
 
 #: The columns of Spark's Kafka connector, in Spark's terms. The plain name TIMESTAMP would mean
@@ -114,35 +109,24 @@ class TrikafkaDataSource(DataSource):
         )
 
 
-class TrikafkaReader(Acknowledging, DataSourceReader):
+class TrikafkaReader(RangeReader, DataSourceReader):
     """The reader of a batch query, which plans the offset ranges once for a data frame."""
 
     def __init__(self, options: ReadOptions, schema: StructType, token: str) -> None:
-        from .query_columns import QueryColumns
-
-        self._options = options
+        super().__init__(options, schema)
         self._token = token
-        self._columns = QueryColumns(schema)
 
     def partitions(self) -> list[InputPartition]:
         """Bind the offset ranges, and return the tasks.
 
         All actions of a data frame, and all branches of one action, see the same records.
         """
-        from .range_planning import bind_ranges, plan_each
+        from .range_planning import bind_ranges
         from .snapshots import shared
 
         with by_option(self._options.kafka):
             planned = shared(self._token, lambda: trio.run(bind_ranges, self._options))
-        return [RangePartition(one) for one in plan_each(planned, self._options)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range as Arrow batches.
-
-        If there is nothing to read, Spark passes a partition without a range.
-        """
-        if isinstance(partition, RangePartition):
-            yield from read_planned(partition.planned, self._options, self._columns)
+        return self._tasks(planned)
 
 
 class _RefusedStream(DataSourceStreamReader):

@@ -40,8 +40,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import trio
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -64,18 +64,13 @@ from trikafka import (
     TrikafkaError,
 )
 
-from .batch_limits import BatchDelay, share
+from .batch_limits import share
 from .checkpoint_offsets import from_json, ids_of, to_json
 from .kafka_settings import by_option
 from .lookup_consumer import LookupConsumer
-from .python_worker import Acknowledging
-from .query_columns import QueryColumns
-from .range_partition import RangePartition, read_planned
-from .range_planning import Planned, find_partitions, plan_each, resolve
+from .range_partition import RangeReader
+from .range_planning import Planned, find_partitions, resolve
 from .read_options import LATEST, ReadOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Offsets = dict[TopicPartition, int]
 #: While nothing is new: the least seconds from one look-up of the ends to the next, the share of
@@ -88,15 +83,13 @@ _LOOKS, _BETWEEN_LOOKS = 5, 0.2
 _log = logging.getLogger("trikafka.spark")
 
 
-class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TrikafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The planner of one query's micro-batches, and the reader of their ranges."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
-        self._columns = QueryColumns(schema)
+        super().__init__(options, schema)
         self._ask = LookupConsumer(options)
         self._topics = _Topics(options)
-        self._patience = BatchDelay(options.rates)
         self._initial: Offsets | None = None
         #: The partitions that begin at their end: a later run may find a later start for them.
         self._moving: set[TopicPartition] = set()
@@ -106,10 +99,10 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
         self._target: Offsets | None = None
         self._planning = False
         self._committed: Offsets | None = None
+        #: When the last batch was planned (monotonic clock, seconds).
+        self._last_batch = -math.inf
         #: When the ends may be looked up again (monotonic clock, seconds); in the past: at once.
         self._next_look = -math.inf
-
-    # --- in the process that plans ---
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the offsets at which a new query begins."""
@@ -162,9 +155,11 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
             return self._same_or(start, starts, ends)
         begins = self._ask(lambda consumer: self._topics.begins(consumer, starts, ends))
         new = sum(max(0, end - begins[tp]) for tp, end in ends.items())
-        if self._target is None and self._patience.waits(new, time.monotonic()):
+        rates, now = self._options.rates, time.monotonic()
+        if self._target is None and rates.wait(new, now - self._last_batch):
             return start
-        most = self._options.rates.most
+        self._last_batch = now
+        most = rates.most
         return self._same_or(start, starts, ends if most is None else share(most, begins, ends))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -193,7 +188,7 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
         planned = self._ask(
             lambda consumer: self._topics.plan(consumer, starts, ends, ids, first_again=moved)
         )
-        return [RangePartition(one) for one in plan_each(planned, self._options)]
+        return self._tasks(planned)
 
     def stop(self) -> None:
         """Close the client. Spark kills the process instead of calling this."""
@@ -286,13 +281,6 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
             )
         else:
             self._committed = offsets
-
-    # --- in the workers ---
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range as Arrow batches."""
-        if isinstance(partition, RangePartition):
-            yield from read_planned(partition.planned, self._options, self._columns)
 
 
 class _Topics:
