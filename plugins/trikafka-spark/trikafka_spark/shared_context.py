@@ -229,7 +229,7 @@ def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkC
     with tempfile.TemporaryFile() as output:
         try:
             _make_scratch()
-            for name, value in _joined(_defaults(master, app_name), conf).items():
+            for name, value in _settings(master, app_name, conf).items():
                 spark_conf.set(name, value)
             return _launch(spark_conf, output)
         except Exception as error:
@@ -334,7 +334,8 @@ def _compile_quietly() -> None:
             )
 
 
-def _defaults(master: str | None, app_name: str) -> dict[str, str]:
+def _settings(master: str | None, app_name: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's settings over ours."""
     defaults = {
         "spark.master": master or "local[*]",
         "spark.app.name": app_name,
@@ -358,17 +359,11 @@ def _defaults(master: str | None, app_name: str) -> dict[str, str]:
                 [*places, *filter(None, [os.environ.get("PYTHONPATH")])]
             ),
         }
-    return defaults
-
-
-def _joined(ours: dict[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's settings over ours.
-
-    Options of the JVM are concatenated, since a later option wins.
-    """
     options = "spark.driver.extraJavaOptions"
-    both = " ".join(each[options] for each in (ours, theirs) if options in each)
-    return {**ours, **theirs, **({options: both} if both else {})}
+    if options in defaults and options in conf:
+        # Both are given to the JVM, where a later option wins.
+        conf = {**conf, options: f"{defaults[options]} {conf[options]}"}
+    return {**defaults, **conf}
 
 
 def text_of(error: BaseException) -> str:

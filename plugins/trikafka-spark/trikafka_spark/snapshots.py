@@ -42,8 +42,7 @@ def shared(token: str, bind: Callable[[], list[Planned]]) -> list[Planned]:
                 Planned(OffsetRange(*wanted), topic_id) for wanted, topic_id in json.loads(text)
             ]
         planned = bind()
-        written = json.dumps([[list(one.wanted), one.topic_id] for one in planned])
-        os.pwrite(descriptor, written.encode(), 0)
+        os.pwrite(descriptor, json.dumps(planned).encode(), 0)
         return planned
 
 

@@ -26,7 +26,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import trio
 
@@ -168,12 +168,10 @@ def _tagged(spark: SparkSession, tag: str) -> Iterator[None]:
 
     Tags belong to threads, and Trio uses threads again.
     """
-    tags: Any = spark.sparkContext if hasattr(spark, "_jsparkSession") else spark
-    add, remove = (
-        (tags.addJobTag, tags.removeJobTag)
-        if hasattr(tags, "addJobTag")
-        else (tags.addTag, tags.removeTag)
-    )
+    if hasattr(spark, "_jsparkSession"):
+        add, remove = spark.sparkContext.addJobTag, spark.sparkContext.removeJobTag
+    else:
+        add, remove = spark.addTag, spark.removeTag
     add(tag)
     try:
         yield
