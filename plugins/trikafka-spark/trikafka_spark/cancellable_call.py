@@ -88,24 +88,15 @@ class CancellableCall(Generic[T]):
 
     async def _wait_cancelled(self) -> None:
         """Cancel the jobs until the function has ended, as long as the JVM responds."""
-        limiter = trio.CapacityLimiter(1)  # the caller's may have no room
+        cancelling = threading.Thread(target=self._cancel, name="trikafka cancels", daemon=True)
+        cancelling.start()
+        seen, silence = self._responses, 0.0
         with trio.move_on_after(_CANCEL_LIMIT, shield=True):
-            async with trio.open_nursery() as nursery:
-
-                async def cancel() -> None:
-                    await trio.to_thread.run_sync(
-                        self._cancel, abandon_on_cancel=True, limiter=limiter
-                    )
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(cancel)
-                seen, silence = self._responses, 0.0
-                while silence < _SILENCE_LIMIT:
-                    await trio.sleep(_STEP)
-                    silence = silence + _STEP if self._responses == seen else 0.0
-                    seen = self._responses
-                self.silent = True
-                nursery.cancel_scope.cancel()
+            while cancelling.is_alive() and not self.silent:
+                await trio.sleep(_STEP)
+                silence = silence + _STEP if self._responses == seen else 0.0
+                seen = self._responses
+                self.silent = silence >= _SILENCE_LIMIT
 
     def _cancel(self) -> None:
         for _ in range(int(_CANCEL_LIMIT / _STEP)):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RangeReader:
-    """What the readers of batches and of streams have in common."""
+    """The common part of the readers of batches and of streams."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         from .query_columns import QueryColumns  # imports pyarrow, which is slow

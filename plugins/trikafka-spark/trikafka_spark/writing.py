@@ -100,7 +100,7 @@ _TOO_LATE = (
 
 
 class PartWriter(ABC):
-    """What the writers of batches and of streams have in common.
+    """The common part of the writers of batches and of streams.
 
     Spark passes ``batchId`` for a stream only.
     """
