@@ -129,13 +129,9 @@ def read_options(
     given.refuse_unknown(READ_OPTIONS, _ADVICE)
     settings = consumer_settings(given.kafka, warn)
     assign, subscribe, pattern = _chosen(given)
-    if streaming:
-        starting = _streaming_bounds(given)
-        ending = Bound(everywhere=LATEST)
-    else:
-        starting, ending = _batch_bounds(given)
-        if warn:
-            _warn_ignored(given, (*_RATES, "groupId"), "streams only")
+    starting, ending = _bounds(given, streaming)
+    if warn and not streaming:
+        _warn_ignored(given, (*_RATES, "groupId"), "streams only")
     if warn:
         _warn_ignored(given, _IGNORED, "the JVM's client only")
     strategy = (given.text("startingOffsetsByTimestampStrategy") or "error").strip().lower()
@@ -188,7 +184,13 @@ def _chosen(given: QueryOptions) -> tuple[tuple[TopicPartition, ...], tuple[str,
     return (), (), text
 
 
-def _batch_bounds(given: QueryOptions) -> tuple[Bound, Bound]:
+def _bounds(given: QueryOptions, streaming: bool) -> tuple[Bound, Bound]:
+    if streaming:
+        if named := [name for name in _ENDING if name in given]:
+            raise ConfigurationError(
+                f"{named[0]} is not valid in a streaming query, which has no end"
+            )
+        return _bound(given, "starting", LATEST), Bound(everywhere=LATEST)
     starting = _bound(given, "starting", EARLIEST)
     ending = _bound(given, "ending", LATEST)
     if LATEST in starting.specials:
@@ -197,13 +199,6 @@ def _batch_bounds(given: QueryOptions) -> tuple[Bound, Bound]:
         raise ConfigurationError("endingOffsets must not be 'earliest' (-2)")
     _check_order(starting, ending)
     return starting, ending
-
-
-def _streaming_bounds(given: QueryOptions) -> Bound:
-    for name in _ENDING:
-        if name in given:
-            raise ConfigurationError(f"{name} is not valid in a streaming query, which has no end")
-    return _bound(given, "starting", LATEST)
 
 
 def _check_order(starting: Bound, ending: Bound) -> None:
