@@ -81,10 +81,17 @@ def commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]
         TransactionError: Not all are committed in the end; or, before the first commit, an earlier
             run has committed parts that do not fit this run (:mod:`.whole_write`).
     """
-    waiting = _waiting(messages, every=True)
-    if waiting or any(isinstance(each, Written) and each.account is not None for each in messages):
+    written = []
+    for number, message in enumerate(messages):
+        if not isinstance(message, Written):
+            raise TrikafkaError(
+                f"task {number} returned {message!r} instead of its part of the write, so nothing "
+                "of the write is committed"
+            )
+        written.append(message)
+    if any(each.account is not None for each in written):
         with by_option(options.kafka):
-            trio.run(_commit, options, waiting, messages)
+            trio.run(_commit, options, written)
 
 
 def abort(
@@ -101,30 +108,23 @@ def abort(
     Raises nothing. A committed transaction stays committed, and one that cannot be reached ends by
     its time-out.
     """
-    if waiting := _waiting(messages, every=False):
+    # The message of a task that has failed is None.
+    if waiting := _waiting(each for each in messages if isinstance(each, Written)):
         trio.run(_abort, options, waiting, _unheard(messages))
     elif write is not None and any(not isinstance(each, Written) for each in messages):
         trio.run(_abort_begun, options, len(messages), write)
 
 
-def _waiting(messages: Sequence[WriterCommitMessage | None], *, every: bool) -> _Waiting:
-    found: _Waiting = {}
-    for number, message in enumerate(messages):
-        if not isinstance(message, Written):
-            if not every:
-                continue  # None: its task has failed
-            raise TrikafkaError(
-                f"task {number} returned {message!r} instead of its part of the write, so nothing "
-                "of the write is committed"
-            )
-        if message.account is not None and message.transaction is not None:
-            found[message.account.part] = message.transaction
-    return found
+def _waiting(written: Iterable[Written]) -> _Waiting:
+    return {
+        each.account.part: each.transaction
+        for each in written
+        if each.account is not None and each.transaction is not None
+    }
 
 
-async def _commit(
-    options: WriteOptions, waiting: _Waiting, messages: Sequence[WriterCommitMessage | None]
-) -> None:
+async def _commit(options: WriteOptions, written: Sequence[Written]) -> None:
+    waiting = _waiting(written)
     async with trikafka.open_admin(**admin_settings(options)) as admin:
         closed = await _not_open(admin, waiting) if waiting else {}
         waiting |= (replaced := await _replaced(admin, closed))
@@ -132,7 +132,7 @@ async def _commit(
             admin, {part: why for part, why in closed.items() if part not in replaced}
         ):
             raise TransactionAbortableError(_refusal(options, waiting, lost, 0))
-        if await is_complete(options, admin, messages):
+        if await is_complete(options, admin, written):
             await _end(admin, waiting, commit=False, limit=_limit(options))
             return
         failed = await _end(

@@ -25,8 +25,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql.datasource import WriterCommitMessage
-
 import trikafka
 from trikafka import Admin, OffsetAndMetadata, TopicPartition, TransactionError, TrikafkaError
 from trikafka.toolkit import decisive, with_others
@@ -53,9 +51,7 @@ class WriteMark:
     at: TopicPartition
 
 
-async def is_complete(
-    options: WriteOptions, admin: Admin, messages: Sequence[WriterCommitMessage | None]
-) -> bool:
+async def is_complete(options: WriteOptions, admin: Admin, messages: Sequence[Written]) -> bool:
     """Return whether an earlier run has committed all rows of this write.
 
     If so, the caller commits nothing. If not, and this run has transactions to commit, the mark of
@@ -70,11 +66,7 @@ async def is_complete(
         TransactionError: An earlier run has committed parts that do not fit the tasks of this run.
         TrikafkaError: The coordinators do not respond, or refuse the requests.
     """
-    accounts = {
-        at: each.account
-        for at, each in enumerate(messages)
-        if isinstance(each, Written) and each.account is not None
-    }
+    accounts = {at: each.account for at, each in enumerate(messages) if each.account is not None}
     if not accounts:
         return False
     part = next(iter(accounts.values())).part
@@ -97,14 +89,14 @@ async def is_complete(
         for at, mark in marks.items()
         if mark.rows is not None and mark.rows != given.get(at, RowDigest())
     ]
-    left = any(isinstance(each, Written) and each.transaction is not None for each in messages)
+    left = any(each.transaction is not None for each in messages)
     if unfit:
         first = min(unfit)
         total = sum(given.values(), RowDigest())
         committed = sum((mark.rows or RowDigest() for mark in marks.values()), RowDigest())
         if committed == total:
             return True
-        why = _why_unfit(part, messages, found, marks, first, given.get(first, RowDigest()))
+        why = _why_unfit(part, len(messages), found, marks, first, given.get(first, RowDigest()))
         # A micro-batch cannot run under another number, so an error here would stop the stream for
         # ever. If the number of rows is right and all parts are committed, a warning must do.
         if part.run == BATCH or left or committed.count != total.count:
@@ -136,7 +128,7 @@ async def _find(admin: Admin, part: Part) -> WriteMark | None:
 async def _unheard(
     options: WriteOptions,
     admin: Admin,
-    messages: Sequence[WriterCommitMessage | None],
+    messages: Sequence[Written],
     tasks: int,
     part: Part,
 ) -> Mapping[int, Mark]:
@@ -162,8 +154,9 @@ async def _unheard(
             errors.append(error)
 
     def is_heard(number: int) -> bool:
-        message = messages[number] if number < len(messages) else None
-        return isinstance(message, Written) and (message.again or message.transaction is not None)
+        return number < len(messages) and (
+            messages[number].again or messages[number].transaction is not None
+        )
 
     await call_concurrently(look, [number for number in range(tasks) if not is_heard(number)])
     if errors:
@@ -198,14 +191,13 @@ def _name(part: Part) -> str:
 
 def _why_unfit(
     part: Part,
-    messages: Sequence[WriterCommitMessage | None],
+    tasks: int,
     found: WriteMark | None,
     marks: Mapping[int, Mark],
     unfit: int,
     given: RowDigest,
 ) -> str:
     """Return the text of the error: the difference between the runs, and what to do."""
-    tasks = len(messages)
     if found is not None and found.number == part.number and found.tasks != tasks:
         earlier = f"had {found.tasks} tasks and committed {len(marks)} of their parts"
         same = f"with {found.tasks} tasks"
