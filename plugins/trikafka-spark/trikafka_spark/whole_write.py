@@ -217,6 +217,6 @@ def _why_unfit(
     return (
         f"an earlier run {earlier}, and this run has {tasks} tasks. The committed part {unfit} has "
         f"{marks[unfit].rows}, but task {unfit} of this run has {given}: rows would be lost or "
-        f"written twice. Run it again {same} and the same rows in each ({how}): that run writes the "
-        "missing parts"
+        f"written twice. Run it again {same} and the same rows in each ({how}): that run writes "
+        "the missing parts"
     )
