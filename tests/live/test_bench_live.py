@@ -145,7 +145,7 @@ async def test_aims_are_ratios_of_the_measurements(run: tuple[dict[str, Any], Pa
     found, _ = run
     lines = {case["name"]: case["median"] for case in found["cases"]}
     aims = {aim["aim"]: aim for aim in found["aims"]}
-    assert len(aims) == 46
+    assert len(aims) == 48
     ratio = aims["Arrow consume / raw limit"]
     ours, raw = (
         lines[f"consume/{name}"]["records_per_second"]
