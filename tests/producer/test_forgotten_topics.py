@@ -12,7 +12,6 @@ from producing import ready, values
 from trio.testing import MockClock as Clock
 
 from trikafka._state.producer.sequences import ProducerIdentity
-from trikafka._state.producer.unknown_topics import UnknownTopics
 from trikafka.errors import ErrorCode, KafkaConnectionError
 
 #: Longer (seconds) than the default of ``metadata_max_age_ms``.
@@ -38,40 +37,6 @@ async def test_deleted_topics_are_not_asked_for(autojump_clock: Clock) -> None:
         asked = cluster.requests("Metadata")[before:]
         assert {topic.name for seen in asked for topic in seen.request.topics} == {"t"}
         assert len(asked) <= 3
-
-
-async def test_missing_topic_is_not_asked_for_ever(autojump_clock: Clock) -> None:
-    """One late ``send_nowait`` to a deleted topic costs no request a second for weeks."""
-    async with ready() as (cluster, producer):
-        cluster.create_topic("d", 1)
-        await producer.send("d", b"x")
-        cluster.delete_topic("d")
-        await trio.sleep(_LONG)
-        with pytest.raises(trio.WouldBlock):
-            producer.send_nowait("d", b"late")
-        await trio.sleep(_LONG)
-        before = len(cluster.requests("Metadata"))
-        await trio.sleep(_LONG)
-        asked = cluster.requests("Metadata")[before:]
-        assert {topic.name for seen in asked for topic in seen.request.topics} == {"t"}
-        assert len(asked) <= 3
-
-
-def test_missing_topic_in_use_stays_looked_for() -> None:
-    now = 0.0
-    places = UnknownTopics(lambda: now)
-    places.look_for(("idle", None), 3.0, 1)
-    places.look_for(("used", None), 3.0, 1)
-    places.look_for(("used", 7), 3.0, 1)
-    for version in range(2, 6):
-        now += 200
-        assert places.look_for(("used", None), 3.0, version)
-        places.forget_unused()
-    assert places.topics == {"used"}
-    assert not places.forget_unused()
-    now += 300
-    assert places.forget_unused()
-    assert places.topics == set()
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -415,8 +415,7 @@ class BatchProducing(Generic[Ack]):
     def _forget_deleted(self) -> None:
         """Stop asking for topics that have been gone for long, and that no batch waits for.
 
-        So it is with topics that a call looked for without success, once no call names them. The
-        next record of such a topic looks the topic up again.
+        The next record of such a topic looks the topic up again.
         """
         now = trio.current_time()
         waiting = self._accumulator.leaderless
@@ -429,8 +428,8 @@ class BatchProducing(Generic[Ack]):
         deleted = {
             topic for topic, since in self._gone_since.items() if now - since >= _FORGOTTEN_AFTER
         }
-        self._topics -= deleted
-        if self._unknown.forget_unused() or deleted:
+        if deleted:
+            self._topics -= deleted
             self._metadata.want(self._topics | self._unknown.topics)
 
     async def _expire(self) -> None:

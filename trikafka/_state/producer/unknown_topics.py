@@ -5,9 +5,6 @@ outcome is *not now*. Once its time is up the outcome is *never*, in each call, 
 appears after all. At most ``MOST`` places are looked for at a time. With all seats taken, a call
 for another place gets *not now* as well, and a seat once a place with the outcome *never* leaves
 one. So a loop over *not now* ends.
-
-A place that no call has named for five minutes is forgotten. The metadata are asked for again every
-second while a topic is looked for, and no caller is left to use the result.
 """
 
 from __future__ import annotations
@@ -20,8 +17,6 @@ Place = tuple[str, int | None]
 MOST = 1_000
 #: The time (seconds) after which a place without an outcome may lose its seat.
 _FORGOTTEN_AFTER = 60.0
-#: The time (seconds) after which a place is forgotten that no call names any more.
-_UNUSED_AFTER = 300.0
 
 
 # Bounded on purpose: ``send_nowait`` cannot wait, so a program may call it in a loop with topic
@@ -32,14 +27,12 @@ _UNUSED_AFTER = 300.0
 class UnknownTopics:
     """The places that are looked for. Owned by the produce manager."""
 
-    __slots__ = ("_clock", "_named", "_places", "_reported", "_since", "changes")
+    __slots__ = ("_clock", "_places", "_reported", "_since", "changes")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         #: When each place was first named, and the metadata's version then; the oldest first.
         self._since: dict[Place, tuple[float, int]] = {}
-        #: When each place was last named, in this order.
-        self._named: dict[Place, float] = {}
         #: The places whose outcome *never* has been returned.
         self._reported: dict[Place, None] = {}
         #: The places by topic.
@@ -65,8 +58,6 @@ class UnknownTopics:
             found = self._since[place] = self._clock(), version
             self._places.setdefault(place[0], set()).add(place)
             self.changes += 1
-        self._named.pop(place, None)
-        self._named[place] = self._clock()
         since, before = found
         if self._clock() - since < patience or (patience and version == before):
             return False
@@ -77,18 +68,6 @@ class UnknownTopics:
         """Forget the places of a topic that exists with this number of partitions."""
         for place in [each for each in self._places.get(topic, ()) if (each[1] or 0) < partitions]:
             self._leave(place)
-
-    def forget_unused(self) -> bool:
-        """Forget the places that no call has named for long; return whether there were any."""
-        least = self._clock() - _UNUSED_AFTER
-        unused: list[Place] = []
-        for place, when in self._named.items():
-            if when > least:
-                break
-            unused.append(place)
-        for place in unused:
-            self._leave(place)
-        return bool(unused)
 
     def _make_room(self) -> bool:
         oldest = next(iter(self._reported), None) or next(iter(self._since))
@@ -102,7 +81,6 @@ class UnknownTopics:
 
     def _leave(self, place: Place) -> None:
         del self._since[place]
-        del self._named[place]
         self._reported.pop(place, None)
         self._places[place[0]].remove(place)
         if not self._places[place[0]]:
