@@ -137,6 +137,8 @@ def _check_record(
         first = min(earlier, later, key=lambda each: each.delivery)
         if not touched(earlier.began, later.began, first.member):
             figures.violated("delivered again without a fault", (place, earlier, later))
+        if first is later:
+            continue  # its own fault explains when it began
         past = earlier.ended - later.began
         # A frozen member cannot end its handlers.
         frozen = any(

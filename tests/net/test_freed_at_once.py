@@ -16,11 +16,13 @@ from trikafka import RecordBatch, TopicPartition
 from trikafka._net.deadlines import RunningCall, run_call
 from trikafka._net.in_flight import InFlightRequest
 from trikafka._net.transport import FrameReader
+from trikafka._state.consumer.fetch_buffer import CompletedFetch
 from trikafka._state.producer.producer_batch import ProducerBatch
 from trikafka.config import AdminConfig
-from trikafka.errors import KafkaConnectionError, KafkaTimeoutError
+from trikafka.errors import CorruptRecordError, KafkaConnectionError, KafkaTimeoutError
 from trikafka.errors.copies import without_traces
 from trikafka.testing import ScriptedCluster, cut
+from trikafka.testing.batches import encode_batch
 
 
 class Given:
@@ -133,6 +135,27 @@ async def test_records_of_the_decoder_thread_are_freed() -> None:
             cluster.append("t", 0, [bytes(100_000)] * 50, compression="gzip")
             assert len(await consumer.receive_batch()) == 50
         assert alive(RecordBatch) <= 1
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+async def test_corrupt_batch_is_freed_at_once(autojump_clock: Clock, compression: str) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_consumer(
+            bootstrap_servers=cluster.bootstrap_servers,
+            dial=cluster.dial,
+            auto_offset_reset="earliest",
+        ) as consumer,
+    ):
+        consumer.assign([TopicPartition("t", 0)])
+        data = bytearray(encode_batch([bytes(1_000)], timestamp=0, compression=compression))
+        data[-3] ^= 0xFF
+        cluster.append_batch("t", 0, bytes(data))
+        for _ in range(5):
+            with suppress(CorruptRecordError):
+                await consumer.receive_batch()
+        assert alive(CorruptRecordError) <= 1
+        assert alive(CompletedFetch) <= 1
 
 
 def test_kept_error_leaves_a_handled_exception_alone() -> None:

@@ -61,3 +61,50 @@ async def test_records_that_grow_are_bounded(autojump_clock: Clock) -> None:
                 for _ in range(20):
                     (await queue.receive()).accept()
                 assert 0.3 * BOUND < await size_at_rest(queue) < 1.25 * BOUND
+
+
+@pytest.mark.parametrize("compressed", [0, 9])
+async def test_one_compressed_partition_is_bounded(compressed: int, autojump_clock: Clock) -> None:
+    chance = random.Random(7)
+    async with cluster_of(10) as cluster:
+        for number in range(10):
+            for _ in range(100):
+                if number == compressed:
+                    cluster.append("t", number, [chance.randbytes(1_000) * 10], compression="gzip")
+                else:
+                    cluster.append("t", number, [chance.randbytes(1_000)])
+        async with queue_of(cluster, fetch_buffer_bytes=BOUND // 4) as queue:
+            for _ in range(30):
+                for _ in range(20):
+                    (await queue.receive()).accept()
+                assert await size_at_rest(queue) < 1.25 * BOUND // 4
+
+
+async def test_slices_count_with_their_batch(autojump_clock: Clock) -> None:
+    """A slice keeps the bytes of the records beside it, which other members have."""
+    async with cluster_of() as cluster:
+        for _ in range(10):
+            cluster.append("t", 0, [bytes(10_000)] * 50)
+        settings = {"acquire": "records", "fetch_buffer_bytes": BOUND}
+        async with queue_of(cluster, **settings) as queue, queue_of(cluster, **settings):
+            (await queue.receive()).accept()
+            await trio.sleep(5)
+            kept = {
+                id(each.records._columns.value_data): len(each.records._columns.value_data)
+                for each in queue._parts.core.buffer._waiting
+            }
+            assert sum(kept.values()) < 1.25 * BOUND
+            assert queue._parts.core.buffer.size >= sum(kept.values())
+
+
+async def test_lost_records_leave_the_buffer(autojump_clock: Clock) -> None:
+    """Nothing is received while connections break."""
+    async with cluster_of() as cluster:
+        for _ in range(200):
+            cluster.append("t", 0, [bytes(100_000)])
+        cluster.shares.times.delivery_limit = 100
+        async with queue_of(cluster, fetch_buffer_bytes=BOUND) as queue:
+            (await queue.receive()).accept()
+            for _ in range(10):
+                cluster.disconnect()
+                assert await size_at_rest(queue) < 1.25 * BOUND

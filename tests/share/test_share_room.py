@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Literal
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +12,8 @@ from trikafka._state.share.acquired import Holdings
 from trikafka._state.share.buffer import ShareBuffer
 from trikafka._state.share.room import FetchRoom
 from trikafka.errors import CorruptRecordError, TrikafkaError
+
+KEY, OTHER = (UUID(int=1), 0), (UUID(int=1), 1)
 
 
 class Room:
@@ -128,7 +131,7 @@ def test_a_quick_program_gets_a_larger_window() -> None:
 def test_a_fetch_brings_half_of_the_free_bytes() -> None:
     room = Room()
     assert room.size() == 2_000  # as if each byte became 16
-    room.room.decoded(100, 100)
+    room.room.decoded(KEY, 100, 100)
     assert room.size() == 10_000  # as fetch_max_bytes
     assert room.size(active=4) == 8_000
     room.buffer.expect(56_000)
@@ -139,10 +142,13 @@ def test_a_fetch_brings_half_of_the_free_bytes() -> None:
 
 def test_a_compressed_response_shrinks_the_next() -> None:
     room = Room()
-    room.room.decoded(10, 400)
+    room.room.decoded(KEY, 10, 400)
+    room.room.decoded(OTHER, 10, 10)
     assert room.size() == 800
-    room.room.decoded(10, 10)
-    assert room.size() == 842
+    room.room.decoded(KEY, 10, 80)
+    assert room.size() == 4_000
+    room.room.keep_only({OTHER})
+    assert room.size() == 10_000
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -10,9 +11,11 @@ import trio
 from sharing import GROUP, cluster_of, queue_of, shared, states, until
 from trio.testing import MockClock as Clock
 
+from trikafka._managers.share import fetch
 from trikafka.errors import AcknowledgementError, AuthorizationError, LockLostError
 from trikafka.testing import ScriptedCluster
 from trikafka.testing.script import Seen
+from trikafka.testing.share import ShareGroup
 
 
 def conversation(cluster: ScriptedCluster, node: int = 0) -> list[Seen]:
@@ -283,3 +286,54 @@ async def test_an_unused_session_is_closed(autojump_clock: Clock) -> None:
         await until(lambda: (0, GROUP, queue.member_id) not in cluster.shares.sessions, 0.1)
         assert epochs(cluster, 0)[-1] == -1
         await until(lambda: (1, GROUP, queue.member_id) in cluster.shares.sessions)
+
+
+async def test_records_of_a_partition_that_goes_are_kept(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: Clock
+) -> None:
+    """The broker's last partition is assigned elsewhere while a fetch of it is in flight."""
+    assign = ShareGroup.assign
+    gone: set[int] = set()
+
+    def assign_others(self: ShareGroup, parts_of: Any) -> Any:
+        return {
+            member: frozenset(part for part in parts if part[1] not in gone)
+            for member, parts in assign(self, parts_of).items()
+        }
+
+    monkeypatch.setattr(ShareGroup, "assign", assign_others)
+    async with (
+        cluster_of(2, nodes=2) as cluster,
+        queue_of(cluster, fetch_max_wait_ms=20_000) as queue,
+    ):
+        await until(lambda: len(queue.assignment) == 2)
+        await trio.sleep(3)
+        gone.add(1)
+        await until(lambda: len(queue.assignment) == 1)
+        cluster.append("t", 1, [b"x"] * 10)
+        async with await queue.receive():
+            await trio.sleep(0.3)
+        assert queue.statistics().lost == 0
+        for _ in range(9):
+            (await queue.receive()).accept()
+        await queue.flush()
+        assert states(cluster, 1) == ["acknowledged"] * 10
+
+
+async def test_quick_records_do_not_wait_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoding = threading.Event()
+    pieces_of = fetch.pieces_of
+
+    def decode(part: Any, *args: Any, **settings: Any) -> Any:
+        if part.key[1] == 1:
+            decoding.wait(60)
+        return pieces_of(part, *args, **settings)
+
+    monkeypatch.setattr(fetch, "is_quick", lambda part: part.key[1] == 0)
+    monkeypatch.setattr(fetch, "pieces_of", decode)
+    async with cluster_of(2, records=1) as cluster, queue_of(cluster) as queue:
+        try:
+            with trio.fail_after(30):
+                assert (await queue.receive()).record.partition == 0
+        finally:
+            decoding.set()

@@ -8,7 +8,7 @@ import trio.testing
 from tasking import Values, cluster_of, consumer_of, producer_of, running, until
 from trio.testing import MockClock as Clock
 
-from trikafka import TopicPartition
+from trikafka import Record, TopicPartition
 from trikafka.testing import ScriptedCluster
 
 #: A record, and the bound of the consumer: a quarter of it is for the run.
@@ -58,3 +58,36 @@ async def test_transaction_takes_no_more_than_its_bytes(autojump_clock: Clock) -
                     ends.append(found.offset)
                 await trio.lowlevel.checkpoint()
     assert max(after - before for before, after in zip([0, *ends], ends, strict=False)) <= MOST + 1
+
+
+async def test_idle_partitions_leave_their_room(autojump_clock: Clock) -> None:
+    """One of many partitions has records; those behind its busy key leave room for others."""
+    async with cluster_of(50) as cluster:
+        for number in range(40):
+            key = b"hot" if number < 10 else b"%d" % number
+            cluster.append("t", 0, [(key, bytes(SIZE))])
+        others: list[float] = []
+
+        async def handle(record: Record) -> None:
+            await trio.sleep(10 if record.key == b"hot" else 0.1)
+            if record.key != b"hot":
+                others.append(trio.current_time())
+
+        async with consumer_of(cluster, fetch_buffer_bytes=BOUND) as consumer:
+            began = trio.current_time()
+            async with running(consumer, handle, concurrency=8):
+                await until(lambda: len(others) == 30)
+    assert others[-1] - began < 5
+
+
+async def test_headers_that_wait_count(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster:
+        for _ in range(200):
+            cluster.append("t", 0, [(b"hot", b"", None, [("h", bytes(SIZE))])])
+        async with consumer_of(cluster, fetch_buffer_bytes=BOUND) as consumer:
+            handler = Values(1)
+            async with running(consumer, handler, concurrency=2):
+                await until(lambda: len(handler.seen) > 1)
+                await trio.testing.wait_all_tasks_blocked()
+                taken = await consumer.position(TopicPartition("t", 0))
+    assert taken <= len(handler.done) + MOST + 3

@@ -505,7 +505,9 @@ class Brokers:
             if connection is not None and connection.held:
                 held.add(key[:3])
             else:
-                why = ConnectionError(f"the cluster does not list broker {key.node_id} now")
+                why = ConnectionError(
+                    f"the cluster lists no broker {key.node_id} at {key.host}:{key.port} now"
+                )
                 self._slots.pop(key).close(why)
         self._endpoints = {
             key: endpoint

@@ -426,7 +426,7 @@ class Connection:
             response_timeout: The seconds after which a connection without the response counts as
                 dead; default: ``request_timeout_ms``.
             version: The version of the request; default: the newest common one.
-            meanwhile: Called while the broker works on the request, if the request could be sent.
+            meanwhile: Called once the request is sent, or waits for a user's stream to take it.
 
         Returns:
             The decoded response; ``None`` if the broker sends none, as for acks=0.

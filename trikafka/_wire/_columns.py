@@ -147,6 +147,17 @@ class Columns:
             size += 4 * self.count + 8 * (last - first)
         return size
 
+    @property
+    def kept_nbytes(self) -> int:
+        """The bytes that these records keep in memory, with those of records beside them."""
+        data = (
+            self.key_data,
+            self.value_data,
+            self.header_name_data or b"",
+            self.header_value_data or b"",
+        )
+        return 25 * self.count + sum(memoryview(each).nbytes for each in data)
+
     def rename_headers(self, offsets: memoryview, data: Buffer) -> None:
         """Replace the names of the headers by as many others."""
         self.header_name_offsets = offsets

@@ -15,6 +15,7 @@ from trikafka._wire import _implementation
 from trikafka._wire._columns import Columns as Columns
 from trikafka._wire._columns import slice_bits as slice_bits
 from trikafka._wire._format import Buffer as Buffer
+from trikafka.errors.counts import counted
 from trikafka.types import Key, Record, Value
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class RecordBatch(Sequence[Record[Key, Value]], Generic[Key, Value]):
         index = operator.index(index)
         position = index + count if index < 0 else index
         if not 0 <= position < count:
-            raise IndexError(f"index {index} of {count} records")
+            raise IndexError(f"index {index} of {counted(count, 'record')}")
         return self._make(position, position + 1)[0]
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -147,8 +148,8 @@ class RecordBatch(Sequence[Record[Key, Value]], Generic[Key, Value]):
 
     def __repr__(self) -> str:
         return (
-            f"<RecordBatch {self._topic}-{self._partition}: {self._columns.count} records, next "
-            f"offset {self._next_offset}>"
+            f"<RecordBatch {self._topic}-{self._partition}: "
+            f"{counted(self._columns.count, 'record')}, next offset {self._next_offset}>"
         )
 
     def _make(self, start: int, stop: int) -> list[Record[Key, Value]]:

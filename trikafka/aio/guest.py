@@ -243,17 +243,19 @@ class _ThreadEnd:
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
 
-    # Nothing is closed here: the thread has no loop any more, and Python waits for it.
+    # Nothing is closed here: the thread has no loop any more, and Python waits for it. Another
+    # thread writes the line: logging would enter this one among the living threads once more.
     def __del__(self) -> None:
         """Log that the thread has left clients open; the main thread has ``_end_at_exit``."""
         guest = self._guest
         if guest.ended or not guest.clients or guest.in_fork or sys.is_finalizing():
             return
-        _log.warning(
-            "a thread has ended with %s left open: leave their 'async with' blocks; "
-            "records in their buffers are lost",
-            counted(len(guest.clients), "trikafka client"),
+        line = (
+            f"a thread has ended with {counted(len(guest.clients), 'trikafka client')} left open: "
+            "leave their 'async with' blocks, or records may be lost"
         )
+        with suppress(RuntimeError):  # Python ends, and starts no thread any more
+            threading.Thread(target=_log.warning, args=(line,), daemon=False).start()
 
 
 _here = _Here()

@@ -24,7 +24,8 @@ from .source import standard_input
 
 #: Rows of a piece.
 _ROWS = 5_000
-#: About the most bytes of a piece, and of a column that are read from the file at once.
+#: About the most bytes of a piece (as they are encoded in the file), and of a column that are read
+#: from the file at once.
 _BYTES = 16 << 20
 _BUFFER = 1 << 20
 
@@ -143,7 +144,11 @@ class ParquetFile:
 
 
 def _rows_at_once(metadata: Any) -> int:
-    """Return how many rows to read at once: by the largest rows of a row group, on average."""
+    """Return how many rows to read at once: by the largest rows of a row group, on average.
+
+    The size is that in the file. Where a few large values are repeated, which a dictionary stores
+    once, as many rows as ever are read.
+    """
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     largest = max((each.total_byte_size // max(1, each.num_rows) for each in groups), default=0)
     return max(1, min(_ROWS, _BYTES // max(1, largest)))

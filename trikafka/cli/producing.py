@@ -32,8 +32,8 @@ from .record_lines import BadLineError, Line
 from .running import Stop
 from .source import Block, Lines, split
 
-#: The most accepted records or tables without a collected outcome. The producer's buffer_memory
-#: alone would admit millions of short records, whose acks and places take ten times their bytes.
+#: The most accepted records, or tables, without a collected outcome. The producer's buffer_memory
+#: alone would admit millions of short records, whose acks and places take many times their bytes.
 _MOST_UNSETTLED = 20_000
 
 

@@ -22,6 +22,14 @@ WINDOW = 1_000
 #: Handlers without a checkpoint let other tasks run at least this often: after so many seconds, and
 #: after so many records. The second limit holds in virtual time, too, where work takes no time.
 _TURN, _TURN_RECORDS = 0.001, 100
+#: The bytes that a waiting record takes beside its own: objects and entries, about as many.
+_BESIDE = 500
+
+
+def _size(record: Record) -> int:
+    """Return about how many bytes a record that waits takes."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + _BESIDE
 
 
 class KeyedWorkers:
@@ -31,10 +39,15 @@ class KeyedWorkers:
     and raises nothing. After a record that is not done, after :meth:`stop` and after a
     cancellation, no further record begins, except a record that follows one of its key that is done
     already. One task calls :meth:`ready` and :meth:`put`.
+
+    ``orders`` has the records in hand of all partitions of the run.
     """
 
     def __init__(
-        self, concurrency: int, handle: Callable[[RecordAttempt], Awaitable[bool]]
+        self,
+        concurrency: int,
+        handle: Callable[[RecordAttempt], Awaitable[bool]],
+        orders: set[KeyOrder[RecordAttempt]] | None = None,
     ) -> None:
         # Why a worker a key, and not a task a record:
         #
@@ -60,8 +73,9 @@ class KeyedWorkers:
         self._concurrency = concurrency
         self._handle = handle
         self._window = max(WINDOW, concurrency)
-        self._most_waiting = sys.maxsize
+        self._share = self._most_waiting = sys.maxsize
         self.order = KeyOrder[RecordAttempt]()
+        self._orders = {self.order} if orders is None else orders
         self._nurseries: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
         self._room = trio.Event()
@@ -70,6 +84,7 @@ class KeyedWorkers:
         self.stopped = False
 
     async def __aenter__(self) -> Self:
+        self._orders.add(self.order)
         if self._concurrency > 1:
             self._nurseries = trio.open_nursery()
             self._nursery = await self._nurseries.__aenter__()
@@ -81,24 +96,36 @@ class KeyedWorkers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        if self._nurseries is None:
-            return None
-        return await self._nurseries.__aexit__(kind, error, trace)
+        try:
+            if self._nurseries is None:
+                return None
+            return await self._nurseries.__aexit__(kind, error, trace)
+        finally:
+            self._orders.discard(self.order)
 
-    def allow(self, size: int) -> None:
-        """Let records of about ``size`` bytes wait behind their keys from now on."""
-        self._most_waiting = size
+    def allow(self, most: int, share: int) -> None:
+        """Let records of about ``most`` bytes wait behind their keys, of all partitions.
+
+        ``share`` is the part of this partition, which it may use in any case.
+        """
+        self._most_waiting = most
+        self._share = share
 
     async def ready(self) -> None:
         """Wait until there is room for a record, or :meth:`stop`; let other tasks run."""
         while not self.stopped and (
             self.order.running >= self._concurrency
             or self.order.outstanding >= self._window
-            or self.order.waiting >= self._most_waiting
+            or self._many_bytes_wait()
         ):
             self._room = trio.Event()
             await self._room.wait()
         await self._begin_turn()
+
+    def _many_bytes_wait(self) -> bool:
+        if self.order.waiting < self._share:
+            return False
+        return sum(order.waiting for order in self._orders) >= self._most_waiting
 
     async def put(self, work: RecordAttempt) -> None:
         """Handle a record once no earlier one of its key is unfinished.
@@ -115,7 +142,7 @@ class KeyedWorkers:
         key, size = None, 0
         if isinstance(work.raw, Record):
             key = work.raw.key
-            size = len(key or b"") + len(work.raw.value or b"")
+            size = _size(work.raw)
         if self.order.add(work.offset, key, work, size):
             self._nursery.start_soon(self._run, work)
 

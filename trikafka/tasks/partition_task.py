@@ -9,7 +9,7 @@ from ..config import ConsumerConfig
 from ..toolkit import Retry
 from .handling import FailureAction, RecordAttempt, explained
 from .keyed_workers import KeyedWorkers
-from .plan import HandlingPlan, RunShutdown, TimeoutBudget, room_behind_keys
+from .plan import HandlingPlan, RunShutdown, TimeoutBudget, most_beside_buffer
 from .stream_task import StreamTask
 
 
@@ -26,7 +26,7 @@ class PartitionTask(StreamTask):
     ) -> None:
         super().__init__(consumer, config, plan, stream, shutdown)
         self._plan = plan
-        self._workers = KeyedWorkers(plan.concurrency, self._handle)
+        self._workers = KeyedWorkers(plan.concurrency, self._handle, plan.orders)
 
     @property
     def processed(self) -> int | None:
@@ -75,7 +75,9 @@ class PartitionTask(StreamTask):
             if scope.cancelled_caught:
                 return
             order.passed(batch.offsets[0])
-            self._workers.allow(room_behind_keys(self._consumer))
+            # Half is for the partitions that need it, and half for equal shares.
+            half = most_beside_buffer(self._consumer) // 2
+            self._workers.allow(half, half // max(1, len(self._consumer.assignment())))
             if self._committed is None:
                 # The position at the start is already committed, or is not this task's to commit.
                 self._committed = order.processed

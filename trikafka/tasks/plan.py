@@ -6,7 +6,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,8 @@ from ..errors.groups import outlined
 from ..toolkit import Retry
 from ..types import TopicPartition
 from .callbacks import called
-from .handling import Handling
+from .handling import Handling, RecordAttempt
+from .key_order import KeyOrder
 from .timer import TaskTimer, timeout_in
 
 _log = logging.getLogger("trikafka.tasks")
@@ -48,6 +49,8 @@ class HandlingPlan(TaskPlan):
     handling: Handling
     concurrency: int
     prepare: Prepare | None
+    #: The records in hand of each partition that the run works on.
+    orders: set[KeyOrder[RecordAttempt]] = field(default_factory=set)
 
     async def prepared(self, tp: TopicPartition) -> None:
         """Call the user's ``prepare`` for a partition."""
@@ -66,11 +69,6 @@ def most_beside_buffer(consumer: Consumer[Any, Any]) -> int:
     if config.memory_budget is not None:
         bound = min(bound, config.memory_budget.share)
     return max(1, bound // 4)
-
-
-def room_behind_keys(consumer: Consumer[Any, Any]) -> int:
-    """Return how many bytes of a partition's records may wait behind records of their keys."""
-    return max(1, most_beside_buffer(consumer) // max(1, len(consumer.assignment())))
 
 
 def check_task_timeout(task_timeout_ms: object) -> None:

@@ -41,13 +41,7 @@ from ..types import OffsetAndMetadata, TopicPartition
 from .ensuring import ensure_topics
 from .handling import FailureAction, RecordAttempt, explained, failed_transactions
 from .keyed_workers import KeyedWorkers
-from .plan import (
-    HandlingPlan,
-    RunShutdown,
-    TimeoutBudget,
-    most_beside_buffer,
-    room_behind_keys,
-)
+from .plan import HandlingPlan, RunShutdown, TimeoutBudget, most_beside_buffer
 from .rounds import TransactionRound, may_be_done_again, refused_for_good, settle
 from .signals import stop_on_signal
 from .timer import timeout_in
@@ -135,7 +129,6 @@ class _RoundPart:
     async def _partition(self, task: _Task, batches: Iterable[RecordBatch]) -> None:
         leader_epoch, end = None, None
         async with KeyedWorkers(self._plan.concurrency, partial(self._handle, task)) as workers:
-            workers.allow(room_behind_keys(self._consumer))
             for batch in batches:
                 for work in self._plan.handling.works(batch):
                     await workers.ready()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 
@@ -56,6 +58,23 @@ async def test_cancellation_is_repeated_until_it_works() -> None:
     assert call.cancelled
     assert not call.left_behind
     assert not call.silent
+
+
+@pytest.mark.usefixtures("patient")
+def test_interrupt_cancels_the_jobs() -> None:
+    """In Trio's main task, Ctrl-C is raised by the wait for the thread."""
+    released = threading.Event()
+
+    def function() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert released.wait(600)
+
+    call = CancellableCall(function, released.set, trio.CapacityLimiter(1))
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(call.run)
+    assert released.is_set()
+    assert call.cancelled
+    assert not call.left_behind
 
 
 async def test_silent_call_is_left_behind() -> None:

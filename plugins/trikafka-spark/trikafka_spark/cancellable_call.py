@@ -68,10 +68,11 @@ class CancellableCall(Generic[T]):
             return await trio.to_thread.run_sync(
                 self._call, abandon_on_cancel=True, limiter=self._limiter
             )
-        except trio.Cancelled:
+        # In Trio's main task an interrupt is raised here as KeyboardInterrupt.
+        except BaseException:
             with self._beginning:
                 self.cancelled = True
-            if self._begun:
+            if self.left_behind:
                 await self._wait_cancelled()
             raise
 

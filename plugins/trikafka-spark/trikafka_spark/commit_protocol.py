@@ -308,7 +308,7 @@ async def _not_open(admin: Admin, waiting: _Waiting) -> dict[Part, TrikafkaError
     try:
         found = await admin.describe_transactions([part.transactional_id for part in waiting])
     except UnsupportedVersionError:
-        return {}  # of such a service, only the attempt to end a transaction shows its state
+        return {}  # the service shows a transaction's state only when it is ended
     return {
         part: TransactionAbortableError(
             f"{transaction} is no longer open: {_state(found[part.transactional_id])}"

@@ -48,7 +48,7 @@ _MOST_NAMED = 10
 #: The number of things that are looked at before other tasks run, about 10 ms.
 _PORTION = 512
 #: Numbers in a reason that differ between things which stall for one cause.
-_AMOUNTS = re.compile(r"\b\d+ (?:s|records?)\b")
+_AMOUNTS = re.compile(r"\b\d+(?:\.\d+)? (?:s|records?)\b")
 
 
 class Owed(NamedTuple):
@@ -201,8 +201,8 @@ class StallWatch:
         return found
 
 
-# A broker's error names the partition and the number of its records. A log with a line for each of a
-# thousand partitions would hide the rest.
+# A broker's error names the partition and the number of its records. A log with a line for each of
+# a thousand partitions would hide the rest.
 def _cause(owed: Owed, reason: str) -> str:
     """Return the reason without what is of this thing alone."""
     return _AMOUNTS.sub("", reason.replace(str(owed.name), ""))

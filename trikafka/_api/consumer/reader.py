@@ -196,7 +196,10 @@ class PartitionReader:
             raise
         finally:
             self.deserializing = False
-        return self._accept(fetch, batch, raw)
+        try:
+            return self._accept(fetch, batch, raw)
+        finally:
+            del fetch, batch  # an error's traceback has this frame
 
     def next_batch_nowait(self, *, raw: bool) -> RecordBatch | None:
         """Return the next batch as :meth:`next_batch`, in this step.
@@ -214,7 +217,10 @@ class PartitionReader:
         except BaseException:  # a plugin's codec failed, or Ctrl-C came
             self._buffer.put_first(fetch)
             raise
-        return self._accept(fetch, batch, raw)
+        try:
+            return self._accept(fetch, batch, raw)
+        finally:
+            del fetch, batch  # an error's traceback has this frame
 
     async def further_batch(self) -> RecordBatch | None:
         """Return another batch for the ones just delivered, or ``None``; for their bytes alone.
@@ -299,7 +305,10 @@ class PartitionReader:
         if isinstance(batch, CorruptRecordError):
             # The corrupt batch is never skipped by itself; the user may seek past it.
             partition.refetch(partition.position or 0)
-            raise batch
+            try:
+                raise batch
+            finally:
+                del fetch, batch  # as in the callers
         if fetch.rest is not None:
             self._buffer.put_first(fetch.rest)
         elif partition.fetch_offset < 0 and fetch.batch is None:

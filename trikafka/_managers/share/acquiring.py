@@ -37,12 +37,14 @@ class Piece(NamedTuple):
     """A part of what was acquired: consecutive records, or offsets without records.
 
     ``verdict`` is the acknowledgement of offsets that cannot be delivered; ``None`` for records.
+    ``size`` is the number of bytes that the records keep in memory.
     """
 
     offsets: Sequence[int] | memoryview
     counts: int | array[int]
     records: RecordBatch | None
     verdict: AckType | None = None
+    size: int = 0
 
 
 class Fault(NamedTuple):
@@ -117,7 +119,13 @@ def pieces_of(
             view = extent.rest
             continue
         mine, left = _split(left, batch.next_offset)
-        found.pieces.extend(_records_of(batch, mine))
+        pieces = list(_records_of(batch, mine))
+        # A slice keeps the bytes of its whole batch, and shares them with the batch's other slices.
+        slices = sum(each.records is not None for each in pieces)
+        share = batch._columns.kept_nbytes // max(1, slices)
+        found.pieces.extend(
+            each if each.records is None else each._replace(size=share) for each in pieces
+        )
         if batch.next_offset <= position or batch.next_offset > last:
             break
         position = batch.next_offset

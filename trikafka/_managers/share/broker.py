@@ -102,13 +102,14 @@ class ShareBroker:
         #: Since when acknowledgements are sent without an outcome; ``None`` if none are.
         self.without_outcome: float | None = None
 
-    # A broker that had nothing for this member was not silent, though its last response may be hours
-    # old. The fetch in flight when its last partition went away has recorded that response. So the
-    # time is reset when a partition comes.
+    # A broker that had nothing for this member was not silent, though its last response, or the
+    # loss of its connection, may be hours old. The fetch in flight when its last partition went
+    # away has recorded that. So both are forgotten when a partition comes.
     def want(self, partitions: Collection[SharePartition]) -> bool:
         """Fetch just these partitions from the next request on; return whether that is news."""
         if partitions and not (self.session.wanted or self.session.resting):
             self.fetched_at = None
+            self.failure = None
         return self.session.want(partitions)
 
     def fetched(

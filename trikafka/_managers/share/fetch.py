@@ -244,6 +244,7 @@ class ShareFetcher:
                 node_id, Retry(self._config), self._config.ack_linger_ms / 1000
             )
             self._start_soon(self._serve, broker)
+        self._room.keep_only(self._assignment.partitions)
         changed = False
         for node_id, broker in self._brokers.items():
             changed |= broker.want(shares.get(node_id, ()))
@@ -346,6 +347,7 @@ class ShareFetcher:
         if flushes or session.must_acknowledge(now):
             return "acknowledge", now
         if not session.wanted:
+            self._decode(broker)  # with records, the session is not idle
             self._leave_line(broker)
             if session.is_open and session.is_idle:
                 return "close", now
@@ -463,6 +465,7 @@ class ShareFetcher:
         config = self._config
         session = broker.session
         sent = trio.current_time()
+        self._buffer.drop_lost()
         room, size, wait = self._room.bounds(
             broker.node_id,
             sum(bool(each.session.wanted) for each in self._brokers.values()) or 1,
@@ -747,16 +750,16 @@ class ShareFetcher:
     # --- records ---
 
     # A session has one request at a time, so a broker has nothing to do from its response to the
-    # next request. Decoding took half of that time (of one millisecond beside six for a request).
-    # So the next fetch goes out first, if there is one; all that was acquired counts as held for
-    # it.
+    # next request. Decoding took half of that time. So the next fetch goes out first, if there is
+    # one. For it, all that was acquired counts as held.
     async def _acquired(self, broker: ShareBroker, arrived: Arrived) -> None:
-        """Decode what was acquired of a partition, here if it is large, else a little later."""
+        """Decode what was acquired of a partition: now if it is large, else a little later."""
         if is_quick(arrived.part):
             self._expect(arrived, 1)
             broker.put_arrived(arrived)
             self._holdings.receives(trio.current_time())
             return
+        self._decode(broker)  # the thread may take long
         found: Pieces = await trio.to_thread.run_sync(
             partial(self._pieces, arrived.part), limiter=self._decoding, abandon_on_cancel=True
         )
@@ -792,8 +795,7 @@ class ShareFetcher:
         # these records again.
         if self._leader(part.key) not in (None, broker.node_id):
             return
-        size = sum(each.records.nbytes for each in found.pieces if each.records is not None)
-        self._room.decoded(len(part.records), size)
+        self._room.decoded(part.key, len(part.records), sum(each.size for each in found.pieces))
         for piece in found.pieces:
             self._take(broker, arrived, piece)
         for error, verdict in found.faults:
@@ -820,6 +822,7 @@ class ShareFetcher:
             queue=partial(self._queue, broker),
             settled=self._settled.notify,
             decided=partial(self._decided, piece, trio.current_time()),
+            size=piece.size,
         )
         broker.session.add(acquired, arrived.sent, arrived.lock)
         if not arrived.renewable:

@@ -236,13 +236,14 @@ class AcquiredRecords(_AcquiredStates):
         queue: Callable[[AcquiredRecords, int, int], object],
         settled: Callable[[], object],
         decided: Callable[[], object] = lambda: None,
+        size: int = 0,
     ) -> None:
         self.partition = partition
         self.key = key
         self.offsets = offsets
         self.records = records
-        #: The bytes of the records.
-        self.size = 0 if records is None else records.nbytes
+        #: The bytes that the records keep in memory.
+        self.size = size
         self._counts = counts
         self._holdings = holdings
         self._queue = queue

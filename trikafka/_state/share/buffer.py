@@ -58,8 +58,8 @@ class ShareBuffer(_BufferFront):
         self._index = 0  # of the next record of the first one
         #: The number of errors that no receive has raised so far.
         self.errors = 0
-        #: The bytes of all records that are not delivered, and of those beside them: records that
-        #: one response acquired in one partition count until the last of them is delivered.
+        #: The bytes that all records keep which are not delivered. Records that one response
+        #: acquired in one partition count until the last of them is delivered.
         self.size = 0
 
     def __bool__(self) -> bool:
@@ -152,6 +152,10 @@ class ShareBuffer(_BufferFront):
         self._resolved.clear()
         self._index = 0
         self.errors = 0
+
+    def drop_lost(self) -> None:
+        """Drop records at the front that cannot be delivered: their locks are lost."""
+        self._first()
 
     def _take(self) -> AcquiredRecords | None:
         first = self._first()

@@ -8,8 +8,9 @@ begins while half of all bytes are in use and records wait. So all brokers toget
 half of the bytes at a time. Only a batch that is larger than its fetch may go over the bound, since
 each response has one whole batch.
 
-A broker counts bytes as they are in its log, compressed. What they become is estimated from the
-past: the largest recent ratio, which fades. As of the first fetch nothing is known, it is small.
+A broker counts bytes as they are in its log, compressed. What they become is estimated from what
+came last of each partition, and the largest ratio counts: any partition may fill the next response.
+Before the first response a large one is assumed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
+from ..._wire.share import SharePartition
 from .acquired import Holdings
 from .buffer import ShareBuffer
 from .window import FetchWindow
@@ -34,8 +36,6 @@ _LATE = 1.0
 _WAIT_WHILE_HELD = 60
 #: The assumed ratio of decompressed to compressed bytes before the first response.
 _FIRST_RATIO = 16.0
-#: The factor by which the largest recent ratio fades with each response.
-_FADING = 0.95
 
 
 class FetchBounds(NamedTuple):
@@ -77,8 +77,8 @@ class FetchRoom:
         self._by_record = acquire == "records"
         self._most_bytes = most_bytes
         self._fetch_bytes = fetch_bytes
-        self._ratio = _FIRST_RATIO
-        self._is_measured = False
+        # By partition: the ratio of decompressed to compressed bytes in its last records.
+        self._ratios: dict[SharePartition, float] = {}
         self._max_wait_ms = max_wait_ms
         self._linger_ms = linger_ms
         self._window = FetchWindow(most)
@@ -106,6 +106,10 @@ class FetchRoom:
         return True
 
     # --- how much, and for how long ---
+
+    @property
+    def _ratio(self) -> float:
+        return max(self._ratios.values(), default=_FIRST_RATIO)
 
     def now_free(self) -> int:
         """Return how many records may be fetched now; 0 while it is better to wait."""
@@ -172,11 +176,13 @@ class FetchRoom:
         """Return how many bytes of records ``raw`` bytes of a response probably become."""
         return int(raw * self._ratio)
 
-    def decoded(self, raw: int, size: int) -> None:
-        """Record that ``raw`` bytes of a response became ``size`` bytes of records."""
-        before = self._ratio * _FADING if self._is_measured else 1.0
-        self._ratio = max(1.0, before, size / max(1, raw))
-        self._is_measured = True
+    def decoded(self, key: SharePartition, raw: int, size: int) -> None:
+        """Record that ``raw`` bytes of a partition became ``size`` bytes of records."""
+        self._ratios[key] = max(1.0, size / max(1, raw))
+
+    def keep_only(self, keys: Collection[SharePartition]) -> None:
+        """Forget all partitions but these."""
+        self._ratios = {key: ratio for key, ratio in self._ratios.items() if key in keys}
 
     def pass_over_late(self, now: float) -> float:
         """Keep no more room for fetches that are late; return when the next one will be late."""
