@@ -11,6 +11,7 @@ from kafka.protocol.metadata import MetadataResponse
 from ..._net import decoding
 from ..._net.addresses import is_possible
 from ...errors import ProtocolError
+from ...errors.counts import counted
 from ...interfaces import ClusterSnapshot, TopicInfo
 from ...types import Node, PartitionInfo
 
@@ -63,7 +64,7 @@ def _check(response: MetadataResponse, node: Node | str, names: frozenset[str] |
     """
     what = ""
     if names is not None and len(response.topics or ()) > len(names):
-        what = f"{len(response.topics)} topics, and was asked for {len(names)}"
+        what = f"{counted(len(response.topics), 'topic')}, and was asked for {len(names)}"
     elif names is not None and (
         other := next((t for t in response.topics or () if t.name not in names), None)
     ):
