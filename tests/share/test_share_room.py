@@ -146,7 +146,7 @@ def test_a_compressed_response_shrinks_the_next() -> None:
     room.room.decoded(OTHER, 10, 10)
     assert room.size() == 800
     room.room.decoded(KEY, 10, 80)
-    assert room.size() == 4_000
+    assert room.size() == 842
     room.room.keep_only({OTHER})
     assert room.size() == 10_000
 

@@ -5,6 +5,7 @@ These are the tasks around :class:`~trikafka.tasks.key_order.KeyOrder`.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -22,6 +23,8 @@ WINDOW = 1_000
 #: Handlers without a checkpoint let other tasks run at least this often: after so many seconds, and
 #: after so many records. The second limit holds in virtual time, too, where work takes no time.
 _TURN, _TURN_RECORDS = 0.001, 100
+#: The seconds between two looks for the room that other partitions leave.
+_LOOK = 0.1
 #: The bytes that a waiting record takes beside its own: objects and entries, about as many.
 _BESIDE = 500
 
@@ -119,7 +122,9 @@ class KeyedWorkers:
             or self._many_bytes_wait()
         ):
             self._room = trio.Event()
-            await self._room.wait()
+            # Other partitions may leave room, too, which is looked for.
+            with trio.move_on_after(_LOOK if self._many_bytes_wait() else math.inf):
+                await self._room.wait()
         await self._begin_turn()
 
     def _many_bytes_wait(self) -> bool:

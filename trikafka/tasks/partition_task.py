@@ -76,8 +76,8 @@ class PartitionTask(StreamTask):
                 return
             order.passed(batch.offsets[0])
             # Half is for the partitions that need it, and half for equal shares.
-            half = most_beside_buffer(self._consumer) // 2
-            self._workers.allow(half, half // max(1, len(self._consumer.assignment())))
+            half = max(1, most_beside_buffer(self._consumer) // 2)
+            self._workers.allow(half, max(1, half // max(1, len(self._consumer.assignment()))))
             if self._committed is None:
                 # The position at the start is already committed, or is not this task's to commit.
                 self._committed = order.processed

@@ -795,7 +795,8 @@ class ShareFetcher:
         # these records again.
         if self._leader(part.key) not in (None, broker.node_id):
             return
-        self._room.decoded(part.key, len(part.records), sum(each.size for each in found.pieces))
+        if size := sum(each.size for each in found.pieces):
+            self._room.decoded(part.key, len(part.records), size)
         for piece in found.pieces:
             self._take(broker, arrived, piece)
         for error, verdict in found.faults:

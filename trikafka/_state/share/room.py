@@ -9,7 +9,7 @@ half of the bytes at a time. Only a batch that is larger than its fetch may go o
 each response has one whole batch.
 
 A broker counts bytes as they are in its log, compressed. What they become is estimated from what
-came last of each partition, and the largest ratio counts: any partition may fill the next response.
+came of each partition, and the largest ratio counts: any partition may fill the next response.
 Before the first response a large one is assumed.
 """
 
@@ -36,6 +36,8 @@ _LATE = 1.0
 _WAIT_WHILE_HELD = 60
 #: The assumed ratio of decompressed to compressed bytes before the first response.
 _FIRST_RATIO = 16.0
+#: The factor by which a partition's largest ratio fades with each response that has records of it.
+_FADING = 0.95
 
 
 class FetchBounds(NamedTuple):
@@ -178,7 +180,7 @@ class FetchRoom:
 
     def decoded(self, key: SharePartition, raw: int, size: int) -> None:
         """Record that ``raw`` bytes of a partition became ``size`` bytes of records."""
-        self._ratios[key] = max(1.0, size / max(1, raw))
+        self._ratios[key] = max(1.0, size / max(1, raw), self._ratios.get(key, 0.0) * _FADING)
 
     def keep_only(self, keys: Collection[SharePartition]) -> None:
         """Forget all partitions but these."""
