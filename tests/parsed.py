@@ -20,7 +20,8 @@ def tree_of(path: Path) -> ast.Module:
 def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
     """Return a node, and all nodes below it, in the order of ``ast.walk``.
 
-    ``ast.walk`` makes a generator for each node and one for its fields, and takes half as long again.
+    ``ast.walk`` makes a generator for each node and one for its fields, and takes half as long
+    again.
     """
     found = [tree]
     for node in found:

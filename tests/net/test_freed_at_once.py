@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import RecordBatch, TopicPartition
+from trikafka import Consumer, RecordBatch, TopicPartition
 from trikafka._net.deadlines import RunningCall, run_call
 from trikafka._net.in_flight import InFlightRequest
 from trikafka._net.transport import FrameReader
@@ -37,6 +38,21 @@ def without_collector() -> Iterator[None]:
     yield
     if was_on:
         gc.enable()
+
+
+@asynccontextmanager
+async def reading() -> AsyncIterator[tuple[ScriptedCluster, Consumer[Any, Any]]]:
+    """Open a cluster with the topic ``t``, and a consumer that is assigned its partition."""
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_consumer(
+            bootstrap_servers=cluster.bootstrap_servers,
+            dial=cluster.dial,
+            auto_offset_reset="earliest",
+        ) as consumer,
+    ):
+        consumer.assign([TopicPartition("t", 0)])
+        yield cluster, consumer
 
 
 def alive(*kinds: type) -> int:
@@ -100,15 +116,7 @@ async def test_damaged_response_frees_its_batches(
 
 
 async def test_buffers_of_a_lost_fetch_are_freed_at_once(autojump_clock: Clock) -> None:
-    async with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        trikafka.open_consumer(
-            bootstrap_servers=cluster.bootstrap_servers,
-            dial=cluster.dial,
-            auto_offset_reset="earliest",
-        ) as consumer,
-    ):
-        consumer.assign([TopicPartition("t", 0)])
+    async with reading() as (cluster, consumer):
         cluster.append("t", 0, [b"x"])
         await consumer.receive()
         before = alive(FrameReader)
@@ -122,15 +130,7 @@ async def test_buffers_of_a_lost_fetch_are_freed_at_once(autojump_clock: Clock) 
 
 async def test_records_of_the_decoder_thread_are_freed() -> None:
     """A compressed batch is decoded in a thread; dozens of them would stay in memory."""
-    async with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        trikafka.open_consumer(
-            bootstrap_servers=cluster.bootstrap_servers,
-            dial=cluster.dial,
-            auto_offset_reset="earliest",
-        ) as consumer,
-    ):
-        consumer.assign([TopicPartition("t", 0)])
+    async with reading() as (cluster, consumer):
         for _ in range(5):
             cluster.append("t", 0, [bytes(100_000)] * 50, compression="gzip")
             assert len(await consumer.receive_batch()) == 50
@@ -139,15 +139,7 @@ async def test_records_of_the_decoder_thread_are_freed() -> None:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 async def test_corrupt_batch_is_freed_at_once(autojump_clock: Clock, compression: str) -> None:
-    async with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        trikafka.open_consumer(
-            bootstrap_servers=cluster.bootstrap_servers,
-            dial=cluster.dial,
-            auto_offset_reset="earliest",
-        ) as consumer,
-    ):
-        consumer.assign([TopicPartition("t", 0)])
+    async with reading() as (cluster, consumer):
         data = bytearray(encode_batch([bytes(1_000)], timestamp=0, compression=compression))
         data[-3] ^= 0xFF
         cluster.append_batch("t", 0, bytes(data))

@@ -9,6 +9,8 @@ import trio
 from sharing import cluster_of, queue_of
 from trio.testing import MockClock as Clock
 
+from trikafka.testing import ScriptedCluster
+
 BOUND = 1_000_000
 
 
@@ -108,3 +110,21 @@ async def test_lost_records_leave_the_buffer(autojump_clock: Clock) -> None:
             for _ in range(10):
                 cluster.disconnect()
                 assert await size_at_rest(queue) < 1.25 * BOUND
+
+
+async def test_one_plain_record_keeps_the_estimate(autojump_clock: Clock) -> None:
+    """What came before it was compressed, and so is what follows."""
+    chance = random.Random(7)
+
+    def fill(cluster: ScriptedCluster, count: int) -> None:
+        for _ in range(count):
+            cluster.append("t", 0, [chance.randbytes(1_000) * 10], compression="gzip")
+
+    async with cluster_of() as cluster, queue_of(cluster, fetch_buffer_bytes=BOUND // 4) as queue:
+        fill(cluster, 20)
+        for _ in range(20):
+            (await queue.receive()).accept()
+        cluster.append("t", 0, [b"plain"])
+        (await queue.receive()).accept()
+        fill(cluster, 200)
+        assert await size_at_rest(queue) < 1.25 * BOUND // 4

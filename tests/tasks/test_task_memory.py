@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 import trio.testing
 from tasking import Values, cluster_of, consumer_of, producer_of, running, until
 from trio.testing import MockClock as Clock
 
-from trikafka import Record, TopicPartition
+from trikafka import Record, TopicPartition, run_tasks
 from trikafka.testing import ScriptedCluster
 
 #: A record, and the bound of the consumer: a quarter of it is for the run.
@@ -91,3 +93,38 @@ async def test_headers_that_wait_count(autojump_clock: Clock) -> None:
                 await trio.testing.wait_all_tasks_blocked()
                 taken = await consumer.position(TopicPartition("t", 0))
     assert taken <= len(handler.done) + MOST + 3
+
+
+@pytest.mark.parametrize("bound", [1, 7, 160])
+async def test_small_bounds_stop_no_partition(autojump_clock: Clock, bound: int) -> None:
+    async with cluster_of(30) as cluster:
+        for number in range(30):
+            cluster.append("t", number, [(b"k", b"x"), (b"k", b"y")])
+        async with consumer_of(cluster, fetch_buffer_bytes=bound) as consumer:
+            handler = Values(1)
+            async with running(consumer, handler, concurrency=2):
+                await until(lambda: len(handler.done) == 60)
+
+
+async def test_room_of_another_partition_is_noticed(autojump_clock: Clock) -> None:
+    """A partition at its share waits while another one fills the rest, and goes on after it."""
+    begun: list[Record] = []
+
+    async def handle(record: Record) -> None:
+        begun.append(record)
+        if record.partition == 0 and record.key == b"hot":
+            await trio.sleep_forever()
+        await trio.sleep(1)
+
+    async with cluster_of(2) as cluster:
+        for number in range(2):
+            for _ in range(MOST):
+                cluster.append("t", number, [(b"hot", bytes(SIZE))])
+        cluster.append("t", 0, [(b"other", b"x")])
+        bound = 12 * MOST * SIZE  # half of the run's quarter: the records of one and a half
+        async with consumer_of(cluster, fetch_buffer_bytes=bound) as consumer:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(run_tasks, consumer, handle, concurrency=4))
+                await until(lambda: any(each.key == b"other" for each in begun))
+                nursery.cancel_scope.cancel()
+    assert sum(each.partition == 1 for each in begun) < MOST

@@ -23,7 +23,7 @@ WINDOW = 1_000
 #: Handlers without a checkpoint let other tasks run at least this often: after so many seconds, and
 #: after so many records. The second limit holds in virtual time, too, where work takes no time.
 _TURN, _TURN_RECORDS = 0.001, 100
-#: The seconds between two looks for the room that other partitions leave.
+#: While many bytes wait, the seconds between two looks at those of all partitions.
 _LOOK = 0.1
 #: The bytes that a waiting record takes beside its own: objects and entries, about as many.
 _BESIDE = 500
@@ -60,8 +60,8 @@ class KeyedWorkers:
         # * A commit can only name an offset before which everything is done. One slow record keeps
         #   the committed offset where it is, however many later records are done. The window bounds
         #   how many there are: all of them are handled again after a crash.
-        # * The records that wait behind their keys are no longer in the consumer's buffer, so nothing
-        #   else bounds their bytes. A thousand large ones would fill the memory.
+        # * The records that wait behind their keys are no longer in the consumer's buffer, so
+        #   nothing else bounds their bytes. A thousand large ones would fill the memory.
         # * After stop(), of the records queued behind a busy key only those go on that lie before a
         #   record that has begun: without them, the begun record would be done but not committable.
         # * With a concurrency of 1 there is no nursery: the caller's own task handles the record.
@@ -122,7 +122,7 @@ class KeyedWorkers:
             or self._many_bytes_wait()
         ):
             self._room = trio.Event()
-            # Other partitions may leave room, too, which is looked for.
+            # The bytes of another partition may fall, which does not set this event.
             with trio.move_on_after(_LOOK if self._many_bytes_wait() else math.inf):
                 await self._room.wait()
         await self._begin_turn()

@@ -781,8 +781,8 @@ class ScriptedCluster:
         found = self._topic(topic)
         if count < len(found.partitions):
             raise ValueError(
-                f"{topic!r} has {counted(len(found.partitions), 'partition')}, and cannot be cut to "
-                f"{count}"
+                f"{topic!r} has {counted(len(found.partitions), 'partition')}, and cannot be cut "
+                f"to {count}"
             )
         self._state.grow_topic(found, count)
 

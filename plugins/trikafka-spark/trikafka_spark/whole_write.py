@@ -77,8 +77,8 @@ async def is_complete(options: WriteOptions, admin: Admin, messages: Sequence[Wr
         if found.number > part.number and any(mark.later for mark in marks.values()):
             # A later version is committed; this one must not follow it.
             _log.warning(
-                "%s is skipped: a later one, %d, is committed already; after a new checkpoint, whose "
-                "batches count from 0 again, use another transactionalId",
+                "%s is skipped: a later one, %d, is committed already; after a new checkpoint, "
+                "whose batches count from 0 again, use another transactionalId",
                 _name(part),
                 found.number,
             )

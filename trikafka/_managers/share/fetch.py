@@ -532,12 +532,13 @@ class ShareFetcher:
             )
         renewable = connection.versions.get(message.API_KEY, (0, 0))[1] >= WITH_RENEWALS
         errors: dict[SharePartition, TrikafkaError] = {}
+        ratio = self._room.ratio
         for part in response.partitions:
             if part.error_code:
                 errors[part.key] = self._partition_failed(broker, part)
             elif part.acquired:
                 news = news or lock >= _SHORT_LOCK
-                size = self._room.estimated(len(part.records))
+                size = int(len(part.records) * ratio)
                 await self._acquired(broker, Arrived(part, size, sent, lock, losses, renewable))
         brought = any(part.acquired for part in response.partitions)
         now = trio.current_time()
@@ -795,7 +796,8 @@ class ShareFetcher:
         # these records again.
         if self._leader(part.key) not in (None, broker.node_id):
             return
-        if size := sum(each.size for each in found.pieces):
+        size = sum(each.size for each in found.pieces)
+        if size and part.key in self._assignment.partitions:
             self._room.decoded(part.key, len(part.records), size)
         for piece in found.pieces:
             self._take(broker, arrived, piece)

@@ -8,9 +8,10 @@ begins while half of all bytes are in use and records wait. So all brokers toget
 half of the bytes at a time. Only a batch that is larger than its fetch may go over the bound, since
 each response has one whole batch.
 
-A broker counts bytes as they are in its log, compressed. What they become is estimated from what
-came of each partition, and the largest ratio counts: any partition may fill the next response.
-Before the first response a large one is assumed.
+A broker counts bytes as they are in its log, compressed. What they become is estimated by a ratio
+for each partition: that of its last records, or an earlier and larger one, which fades. The largest
+of all partitions counts, since any of them may fill the next response. Before the first response a
+large one is assumed.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class FetchRoom:
     # --- how much, and for how long ---
 
     @property
-    def _ratio(self) -> float:
+    def ratio(self) -> float:
+        """How many bytes of records each byte of the next response may become."""
         return max(self._ratios.values(), default=_FIRST_RATIO)
 
     def now_free(self) -> int:
@@ -139,7 +141,7 @@ class FetchRoom:
             brought: The brokers whose last response brought records.
             now: The current time.
         """
-        free = (self._most_bytes - self._buffer.size) / (2 * active * self._ratio)
+        free = (self._most_bytes - self._buffer.size) / (2 * active * self.ratio)
         size = max(1, min(self._fetch_bytes, int(free)))
         wait = self._max_wait_ms
         # An acknowledgement that is made while a fetch waits for records has to wait with it: a
@@ -173,10 +175,6 @@ class FetchRoom:
         """Record that a broker's fetch has ended."""
         room, _ = self._fetching.pop(node_id, (0, 0.0))
         self._reserved -= room
-
-    def estimated(self, raw: int) -> int:
-        """Return how many bytes of records ``raw`` bytes of a response probably become."""
-        return int(raw * self._ratio)
 
     def decoded(self, key: SharePartition, raw: int, size: int) -> None:
         """Record that ``raw`` bytes of a partition became ``size`` bytes of records."""
