@@ -48,7 +48,8 @@ class Zlib:
 
     def _result(self, found: bytes) -> Any:
         if isinstance(self.broken, Exception):
-            raise self.broken
+            # a new one: the traceback of a kept error would keep the client of a test for ever
+            raise type(self.broken)(*self.broken.args)
         return found if self.broken is None else self.broken
 
 
@@ -243,7 +244,7 @@ async def test_failing_compress_ends_the_producer(autojump_clock: MockClock) -> 
         ) as caught:
             await write()
         assert isinstance(caught.value.__cause__, PluginError)
-        assert caught.value.__cause__.__cause__ is codec.broken
+        assert repr(caught.value.__cause__.__cause__) == "KeyError('oops')"
         assert acks[0].done
         with pytest.raises(trikafka.ClientFailedError):
             await acks[0].wait()
