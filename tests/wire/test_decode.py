@@ -373,8 +373,8 @@ def test_batch_over_the_limit_is_left_for_later() -> None:
 def test_step_walks_over_limited_batches(implementation: ModuleType) -> None:
     """A step stops after a fixed number of batches, so that other tasks have their turns."""
 
-    def series(count: int, framing: str) -> bytes:
-        parts, one = [], batch_v2([Rec(value=b"x")], framing=framing)
+    def series(count: int, framing: str, size: int = 1) -> bytes:
+        parts, one = [], batch_v2([Rec(value=bytes(size))], framing=framing)
         for number in range(count):
             parts.append(number.to_bytes(8, "big") + one[8:])
         return b"".join(parts)
@@ -386,6 +386,20 @@ def test_step_walks_over_limited_batches(implementation: ModuleType) -> None:
         plain = series(45_000, "none")
         assert [len(step) for step in decode_in_steps(plain, 1 << 20)] == [20_000, 20_000, 5_000]
         assert len(decode(plain)) == 45_000
+        large = series(500, "none", 100_000)
+        assert [len(step) for step in decode_in_steps(large, 1 << 20)] == [328, 172]  # 33 MB
+
+
+@pytest.mark.parametrize("size", [10, 16_384, 70_000, 2_000_000])
+def test_plain_batch_is_read_without_python(
+    implementation: ModuleType, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """The implementation in Python leaves each batch to ``_Scan``."""
+    is_native = implementation.__name__.endswith("_native")
+    data = batch_v2([Rec(value=bytes(size))])
+    monkeypatch.delattr("trikafka._wire.records._Scan._batch")
+    with contextlib.nullcontext() if is_native else pytest.raises(AttributeError):
+        assert [each.value for each in decode(data)] == [bytes(size)]
 
 
 def log(source: random.Random, count: int) -> tuple[bytes, list[tuple[int, int]]]:

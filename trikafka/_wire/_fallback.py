@@ -220,17 +220,16 @@ def walk(
 ) -> tuple[int, int, int, int, Any]:
     """Walk over batches from ``start`` on as long as they are plain.
 
-    A batch is plain if it is small, not compressed, without a fault, and needs no decision. The
-    walk ends after ``most`` batches, before a batch that is not plain, and before one that may
-    begin an aborted transaction (it reaches ``first_abort``) or end one (its producer is in
-    ``aborting``).
+    A batch is plain if it is not compressed, without a fault, and needs no decision. The walk ends
+    after an effort of ``most`` (one for each batch, and more for large ones), before a batch that
+    is not plain, and before one that may begin an aborted transaction (it reaches ``first_abort``)
+    or end one (its producer is in ``aborting``).
 
     ``position`` is the offset from which records are wanted. With ``committed``, control batches
     below it count too.
 
-    Returns the end of the walk, the position there, the leader epoch (-1: none), the number of
-    batches, and their records for :func:`fill`, or ``None``. This implementation leaves every batch
-    to its caller.
+    Returns the end of the walk, the position there, the leader epoch (-1: none), the effort, and
+    the records for :func:`fill`, or ``None``. This implementation leaves every batch to its caller.
     """
     return start, position, -1, 0, None
 

@@ -30,7 +30,7 @@ IMPLEMENTATION: str = _implementation.name_in_use
 
 _MAX_OFFSET = f.MAX_INT64 - 2**31
 _ABORT = 0
-#: The effort of a step, counted in plain batches: about 3 ms. A batch that is decided in this
+#: The effort of a step, counted in small plain batches: about 3 ms. A batch that is decided in this
 #: module counts as ``_EFFORT`` of them.
 _MOST_EFFORT, _EFFORT = 20_000, 40
 #: The messages of the old formats that are read in a step, if one compressed message holds them.
@@ -124,7 +124,7 @@ def decode_some(
     No further batch is begun in these cases:
 
     - ``enough`` bytes were decompressed, or 500 batches walked over (20,000 if they are small and
-      plain, for the compiled part);
+      plain, or 32 MB if they are large and plain, for the compiled part);
     - the batch is compressed, has more than an eighth of ``enough`` bytes, and is not expected to
       fit;
     - the batch cannot be read, or exceeds ``max_bytes``: a corrupt one is reported when it is the
