@@ -56,6 +56,9 @@ def test_a_missing_topic_is_created_by_a_command() -> None:
         (TrikafkaError("the topic client_id.new"), "client_id.new"),
         (TrikafkaError("sasl_mechanism='PLAIN' fails"), "fails"),
         (TrikafkaError("give ssl_context"), "give ssl_context"),
+        (TrikafkaError("the topic 'client_id' does not exist"), "does not exist"),
+        (TrikafkaError("cannot read /etc/client_id or client_id/ca.pem"), "client_id/ca.pem"),
+        (TrikafkaError("HTTP 400 (client_id is unknown)"), "(client_id is unknown)"),
     ],
 )
 def test_a_setting_has_its_option(error: Exception, ends: str) -> None:

@@ -21,8 +21,9 @@ INSTEAD = {
 }
 _CALL = re.compile(r"\bopen_(share_)?(consumer|producer|admin)\(\)")
 _SHARED = re.compile(r" \(of a file that several clients share: from_properties\(file, \w+\)\)")
-#: A name by itself: not a part of a topic's name, and not a setting whose value follows.
-_NAME = re.compile(r"(?<![\w.-])[a-z]+(?:_[a-z0-9]+)+(?![\w=-])(?!\.\w)")
+#: A name by itself: not a part of a path or of a topic's name, and not a setting whose value
+#: follows.
+_NAME = re.compile(r"(?<![\w./-])[a-z]+(?:_[a-z0-9]+)+(?![\w=/-])(?!\.\w)")
 #: Settings that take objects or functions, which no option gives.
 _NO_OPTIONS = {"dial", "plugins", "sasl_credentials", "ssl_context"}
 _FUNCTIONS = ("_deserializer", "_provider")
@@ -41,8 +42,11 @@ def in_options(text: str, *, chosen: bool) -> str:
     text = _CALL.sub(_client, text)
     if chosen or "-X" in text:
         return text
+    from ..config.setting_names import own_parts
+
     known = _settings()
-    name = next((name for name in _NAME.findall(text) if name in known), None)
+    names = (name for part in own_parts(text) for name in _NAME.findall(part))
+    name = next((name for name in names if name in known), None)
     if name is None:
         return text
     option = _OPTIONS.get(name, f"-X {name}=VALUE")

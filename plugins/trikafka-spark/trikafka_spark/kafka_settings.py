@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 from trikafka import ConfigurationError, ConsumerConfig, ProducerConfig, TrikafkaError
@@ -20,7 +19,12 @@ from trikafka.config.properties import read_settings
 from trikafka.config.property_names import rule_of
 from trikafka.config.security_properties import minimum_version
 from trikafka.config.setting import settings_of
-from trikafka.errors.groups import chain
+from trikafka.config.setting_names import (
+    java_names,
+    properties_by_setting,
+    rename_settings,
+    renamed,
+)
 
 #: Names (or beginnings of names, with a dot at the end) of settings that change nothing about the
 #: records, and so are ignored, beside those that :func:`trikafka.from_properties` ignores.
@@ -69,30 +73,8 @@ REFUSED_WRITING = {
 }
 _READING = (ConsumerConfig, REFUSED_READING, (*IGNORED, *_IGNORED_READING))
 _WRITING = (ProducerConfig, REFUSED_WRITING, IGNORED)
-#: The properties of Java's clients from which settings of other names are made.
-_JAVA_NAMES = {
-    "sasl_plain_username": "sasl.jaas.config",
-    "sasl_plain_password": "sasl.jaas.config",
-    "ssl_cafile": "ssl.truststore.location",
-    "ssl_ca_password": "ssl.truststore.password",
-    "ssl_certfile": "ssl.keystore.location",
-    "ssl_password": "ssl.keystore.password",
-    "ssl_check_hostname": "ssl.endpoint.identification.algorithm",
-    "ssl_ciphers": "ssl.cipher.suites",
-    "ssl_minimum_version": "ssl.enabled.protocols",
-}
 #: The data source's own options: Spark decides the properties of these names.
 _OWN_NAMES = {"group_id": "groupId", "transactional_id": "transactionalId"}
-#: A word that may be a setting. A part of a path, of an address or of a hyphenated name is none.
-_WORD = re.compile(r"(?<![\w./-])\w[\w.]*\w(?!\.?\w|[/-])")
-#: What others have named or said: a quoted name, and the response of an OAuth server up to
-#: trikafka's own words about it.
-_FOREIGN = re.compile(
-    r"(?<!\w)'[^']*'(?!\w)"
-    r'|(?<!\w)"[^"]*"(?!\w)'
-    r"|\bHTTP \d{3} \(.*?(?=; the client's id and secret were sent |$)",
-    re.DOTALL,
-)
 _log = logging.getLogger("trikafka.spark")
 
 
@@ -130,7 +112,7 @@ def producer_settings(kafka: Mapping[str, str], *, exactly_once: bool = False) -
 def by_option(kafka: Iterable[str]) -> Iterator[None]:
     """Raise errors with the names of the job's options instead of those of trikafka's settings.
 
-    The errors keep their classes, attributes and causes, whose texts are changed as well.
+    The texts of causes are changed as well (:func:`rename_settings`).
 
     Args:
         kafka: The names of the job's options, without ``kafka.``.
@@ -138,15 +120,9 @@ def by_option(kafka: Iterable[str]) -> Iterator[None]:
     try:
         yield
     except TrikafkaError as error:
+        # A name without "_", such as "retries", is also a word of sentences.
         names = {each: option for each, option in _option_names(kafka).items() if "_" in each}
-        for seen in chain(error):
-            if isinstance(seen, TrikafkaError):
-                seen.args = tuple(
-                    _renamed_words(each, names) if isinstance(each, str) else each
-                    for each in seen.args
-                )
-            if notes := getattr(seen, "__notes__", None):
-                seen.__notes__ = [_renamed_words(str(note), names) for note in notes]
+        rename_settings(error, names)
         raise
 
 
@@ -156,39 +132,22 @@ def _checked_by_option(kafka: Iterable[str]) -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        text = _renamed(str(error), _option_names(kafka))
+        text = renamed(str(error), _option_names(kafka))
         text = re.sub(r"did you mean '(?!kafka\.)", "did you mean 'kafka.", text)
         # No job sets this one: exactlyOnce does.
         text = re.sub(r"^transactionalId needs", "exactlyOnce=true needs", text)
         raise ConfigurationError(text) from error.__cause__
 
 
-def _renamed_words(text: str, names: Mapping[str, str]) -> str:
-    """Return the text with new names, but for what others have named or said."""
-    parts = []
-    end = 0
-    for foreign in _FOREIGN.finditer(text):
-        parts += [_renamed(text[end : foreign.start()], names), foreign[0]]
-        end = foreign.end()
-    return "".join([*parts, _renamed(text[end:], names)])
-
-
-def _renamed(text: str, names: Mapping[str, str]) -> str:
-    text = text.replace(" (or sasl_credentials)", "")  # a function, which no option is
-    return _WORD.sub(lambda word: names.get(word[0], word[0]), text)
-
-
 def _option_names(kafka: Iterable[str]) -> dict[str, str]:
     """Return the job's options by the names that an error may have for them."""
     kafka = tuple(kafka)
-    given = _by_setting(kafka) | {name: name for name in kafka}
-    # Of the other settings only those that no sentence has as a word, as "retries".
-    names = {
-        name: java
-        for name, java in (_java_names() | _JAVA_NAMES | given).items()
-        if (name in given or "_" in name) and _is_honoured(name, java)
-    }
-    return {each: f"kafka.{name}" for each, name in names.items()} | _OWN_NAMES
+    # Of the settings that were not given only those that no sentence has as a word, as "retries".
+    return {
+        name: f"kafka.{option}"
+        for name, option in properties_by_setting(kafka).items()
+        if ("_" in name or option in kafka) and _is_honoured(name, option)
+    } | _OWN_NAMES
 
 
 def _is_honoured(setting: str, option: str) -> bool:
@@ -196,7 +155,7 @@ def _is_honoured(setting: str, option: str) -> bool:
     return any(
         option not in refused
         and not _is_ignored(option, ignored)
-        and (setting in settings_of(client) or setting not in _java_names())
+        and (setting in settings_of(client) or setting not in java_names())
         for client, refused, ignored in (_READING, _WRITING)
     )
 
@@ -206,28 +165,6 @@ def _is_ignored(name: str, ignored: Iterable[str]) -> bool:
     return (rule is not None and rule.ignored) or any(
         name == one or (one.endswith(".") and name.startswith(one)) for one in ignored
     )
-
-
-@cache
-def _java_names() -> dict[str, str]:
-    """Return Java's names of all settings of consumers and producers."""
-    return {
-        name: setting.java or name.replace("_", ".")
-        for client in (ConsumerConfig, ProducerConfig)
-        for name, setting in settings_of(client).items()
-    }
-
-
-def _by_setting(kafka: Iterable[str]) -> dict[str, str]:
-    """Return the job's names by the settings that are made from them."""
-    kafka = tuple(kafka)
-    names = {"ssl_password": "ssl.key.password"} if "ssl.key.password" in kafka else {}
-    settings = {java: name for name, java in _java_names().items()}
-    for name in kafka:
-        rule = rule_of(name)
-        renamed = settings.get(name) if rule is None else rule.setting
-        names[renamed if renamed and "_" in renamed else name.replace(".", "_")] = name
-    return names
 
 
 def _settings(
@@ -241,7 +178,7 @@ def _settings(
     unused = list[str]()
     for name, value in kafka.items():
         # An option may also have the name of a setting: group_id is as meaningless as group.id.
-        java = _java_names().get(name, name) if "_" in name else name
+        java = java_names().get(name, name) if "_" in name else name
         if why := refused.get(java):
             raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {why}")
         rule = rule_of(name)
@@ -259,7 +196,7 @@ def _settings(
     for name in own:
         del settings[name]
     known = {field.name for field in fields(client)}
-    names = _by_setting(kafka)
+    names = properties_by_setting(kafka)
     unused += [names.get(name, name.replace("_", ".")) for name in settings if name not in known]
     settings = {name: value for name, value in settings.items() if name in known}
     if warn and unused:
