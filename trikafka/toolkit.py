@@ -9,7 +9,7 @@ from ._api.client.option_parsing import check_client, shown
 from ._checksum import crc32c
 from ._net.callers import Caller, Host, calling_for, calling_for_host, set_host
 from ._net.deadlines import check_timeout
-from ._net.gather import with_background
+from ._net.gather import call_each, with_background
 from ._net.interrupts import interrupts_unwrapped
 from ._net.reminders import Reminder
 from ._net.retry import Retry, backoff
@@ -22,6 +22,7 @@ __all__ = [
     "Retry",
     "Unopened",
     "backoff",
+    "call_each",
     "calling_for",
     "calling_for_host",
     "check_client",

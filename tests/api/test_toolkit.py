@@ -8,7 +8,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trikafka import ConfigurationError, ConsumerConfig, IllegalStateError, toolkit
+from trikafka import (
+    ConfigurationError,
+    ConsumerConfig,
+    IllegalStateError,
+    TrikafkaError,
+    toolkit,
+)
 
 
 class Worker:
@@ -87,3 +93,34 @@ async def test_interrupt_leaves_its_group() -> None:
 def test_checksum_is_that_of_record_batches() -> None:
     assert toolkit.crc32c(b"123456789") == 0xE3069283
     assert toolkit.crc32c(b"6789", toolkit.crc32c(b"12345")) == 0xE3069283
+
+
+async def test_results_and_errors_come_by_key(autojump_clock: MockClock) -> None:
+    at_once = []
+    running = 0
+
+    async def work(seconds: int) -> int:
+        nonlocal running
+        running += 1
+        at_once.append(running)
+        await trio.sleep(seconds)
+        running -= 1
+        if seconds == 2:
+            raise TrikafkaError("two")
+        return seconds * 10
+
+    results, errors = await toolkit.call_each(work, iter([3, 2, 1]), at_once=2)
+    assert list(results.items()) == [(3, 30), (1, 10)]
+    assert [(key, str(error)) for key, error in errors.items()] == [(2, "two")]
+    assert max(at_once) == 2
+
+
+async def test_foreign_error_cancels_other_calls(autojump_clock: MockClock) -> None:
+    async def work(fails: bool) -> None:
+        if fails:
+            raise ValueError("a bug")
+        await trio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await toolkit.call_each(work, [False, True])
+    assert caught.group_contains(ValueError, match="a bug")

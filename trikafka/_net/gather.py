@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 import trio
 
 from ..errors import TrikafkaError
 from ..errors.groups import decisive, with_others
 from .interrupts import interrupts_unwrapped
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
@@ -71,3 +75,38 @@ async def with_background(
         nursery.cancel_scope.cancel()
     if errors:
         raise with_others(errors[0], errors)
+
+
+async def call_each(
+    work: Callable[[K], Awaitable[V]], keys: Iterable[K], at_once: int = 64
+) -> tuple[dict[K, V], dict[K, TrikafkaError]]:
+    """Call ``work`` with each key, ``at_once`` at a time, and wait for all calls.
+
+    Args:
+        work: The function to call.
+        keys: The keys, which are all different.
+        at_once: The most calls at the same time.
+
+    Returns:
+        The results of the calls that succeeded, in the order of the keys; and the errors of
+        trikafka of the other calls, the first error first.
+
+    Raises:
+        ExceptionGroup: A call has raised another error, which cancels the other calls.
+    """
+    wanted = list(keys)
+    results: dict[K, V] = {}
+    errors: dict[K, TrikafkaError] = {}
+    limiter = trio.CapacityLimiter(at_once)
+
+    async def one(key: K) -> None:
+        async with limiter:
+            try:
+                results[key] = await work(key)
+            except TrikafkaError as error:
+                errors[key] = error
+
+    async with trio.open_nursery() as nursery:
+        for key in wanted:
+            nursery.start_soon(one, key)
+    return {key: results[key] for key in wanted if key in results}, errors

@@ -204,25 +204,11 @@ async def each(names: Iterable[K], work: Callable[[K], Awaitable[V]]) -> dict[K,
     Raises:
         TrikafkaError: All failed.
     """
-    import trio
-
-    from ..errors import AdminErrors, TrikafkaError
+    from .._net.gather import call_each
+    from ..errors import AdminErrors
 
     wanted = list(names)
-    results: dict[K, V] = {}
-    failures: dict[K, TrikafkaError] = {}
-    limiter = trio.CapacityLimiter(_AT_ONCE)
-
-    async def one(name: K) -> None:
-        async with limiter:
-            try:
-                results[name] = await work(name)
-            except TrikafkaError as error:
-                failures[name] = error
-
-    async with trio.open_nursery() as nursery:
-        for name in wanted:
-            nursery.start_soon(one, name)
+    results, failures = await call_each(work, wanted, _AT_ONCE)
     if failures:
         if len(wanted) == 1 and not _noted():  # beside others the error needs its name
             raise failures[wanted[0]]
@@ -230,7 +216,7 @@ async def each(names: Iterable[K], work: Callable[[K], Awaitable[V]]) -> dict[K,
         if not results:
             raise errors
         fail_later(errors)
-    return {name: results[name] for name in wanted if name in results}
+    return results
 
 
 async def every_group(admin: Admin) -> dict[str, GroupListing]:

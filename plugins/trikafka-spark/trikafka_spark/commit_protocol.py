@@ -45,12 +45,13 @@ from trikafka import (
     TrikafkaError,
     UnsupportedVersionError,
 )
+from trikafka.toolkit import call_each
 
-from .concurrent_calls import call_concurrently
 from .kafka_settings import by_option
 from .whole_write import is_complete
 from .write_options import WriteOptions
 from .write_parts import (
+    CompletePart,
     Part,
     Written,
     admin_settings,
@@ -226,14 +227,13 @@ async def _abort_begun(options: WriteOptions, tasks: int, write: str) -> None:
             found: _Waiting = {}
 
             async def look(part: Part) -> None:
-                with contextlib.suppress(TrikafkaError):
-                    if (seen := await find_begun_part(admin, part)) is None:
-                        left.discard(part)
-                    else:
-                        found[part] = DetachedTransaction(part.transactional_id, *seen, version)
+                if (seen := await find_begun_part(admin, part)) is None:
+                    left.discard(part)
+                else:
+                    found[part] = DetachedTransaction(part.transactional_id, *seen, version)
 
             with trio.move_on_after(_LOOK_LIMIT):
-                await call_concurrently(look, parts)
+                await call_each(look, parts)
             failed = await _end(admin, found, commit=False, limit=_ABORT_LIMIT)
             left -= found.keys() - _undecided(failed).keys()
     _warn_of(left)
@@ -264,22 +264,20 @@ async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str])
     async def look(name: str) -> None:
         its = replace(part, transactional_id=name)
         # A BrokerResponseError means that the id has never had a transaction.
-        with contextlib.suppress(TrikafkaError):
-            if (whole := await find_complete_part(admin, its)) is not None:
-                found[its] = whole.transaction
-            elif (
-                alone
-                and (seen := (await admin.describe_transactions([name]))[name]).state == "Ongoing"
-            ):
-                found[its] = DetachedTransaction(
-                    name, seen.producer_id, seen.producer_epoch, known.version
-                )
-            elif (begun := await find_begun_part(admin, its)) is not None:
-                found[its] = DetachedTransaction(name, *begun, known.version)
+        if (whole := await find_complete_part(admin, its)) is not None:
+            found[its] = whole.transaction
+        elif (
+            alone and (seen := (await admin.describe_transactions([name]))[name]).state == "Ongoing"
+        ):
+            found[its] = DetachedTransaction(
+                name, seen.producer_id, seen.producer_epoch, known.version
+            )
+        elif (begun := await find_begun_part(admin, its)) is not None:
+            found[its] = DetachedTransaction(name, *begun, known.version)
 
     with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
         alone = not unheard or not await _not_open(admin, waiting)
-        await call_concurrently(look, unheard)
+        await call_each(look, unheard)
     return found
 
 
@@ -289,15 +287,14 @@ async def _replaced(admin: Admin, closed: dict[Part, TrikafkaError]) -> _Waiting
     Two attempts may finish at about the same time, and the one that Spark did not take may have
     fenced the other. Its transaction has the same rows.
     """
-    found: _Waiting = {}
 
-    async def look(part: Part) -> None:
-        with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
-            if (whole := await find_complete_part(admin, part)) is not None:
-                found[part] = whole.transaction
+    async def look(part: Part) -> CompletePart | None:
+        with trio.move_on_after(_LOOK_LIMIT):
+            return await find_complete_part(admin, part)
+        return None
 
-    await call_concurrently(look, closed)
-    return found
+    found, _ = await call_each(look, closed)
+    return {part: whole.transaction for part, whole in found.items() if whole is not None}
 
 
 async def _not_open(admin: Admin, waiting: _Waiting) -> dict[Part, TrikafkaError]:
@@ -326,18 +323,14 @@ async def _end(
     admin: Admin, waiting: _Waiting, *, commit: bool, limit: float
 ) -> dict[Part, TrikafkaError]:
     """End all transactions; return the parts that failed, each with its error."""
-    failed: dict[Part, TrikafkaError] = {}
     until = trio.current_time() + limit
 
     async def end(part: Part) -> None:
-        try:
-            await admin.end_transaction(
-                waiting[part], commit=commit, timeout=max(0.0, until - trio.current_time())
-            )
-        except TrikafkaError as error:
-            failed[part] = error
+        await admin.end_transaction(
+            waiting[part], commit=commit, timeout=max(0.0, until - trio.current_time())
+        )
 
-    await call_concurrently(end, waiting)
+    _, failed = await call_each(end, waiting)
     return failed
 
 
@@ -348,15 +341,8 @@ async def _uncommitted(
 
     A mark cannot be read, for example, while another transaction of the group is open.
     """
-    left = dict(failed)
-
-    async def look(part: Part) -> None:
-        with contextlib.suppress(TrikafkaError):
-            if await part.committed(admin, timeout=_LOOK_LIMIT) is not None:
-                del left[part]
-
-    await call_concurrently(look, failed)
-    return left
+    marks, _ = await call_each(lambda part: part.committed(admin, timeout=_LOOK_LIMIT), failed)
+    return {part: why for part, why in failed.items() if marks.get(part) is None}
 
 
 def _undecided(failed: dict[Part, TrikafkaError]) -> dict[Part, TrikafkaError]:

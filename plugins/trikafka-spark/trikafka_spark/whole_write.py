@@ -26,10 +26,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import trikafka
-from trikafka import Admin, OffsetAndMetadata, TopicPartition, TransactionError, TrikafkaError
-from trikafka.toolkit import decisive, with_others
+from trikafka import Admin, OffsetAndMetadata, TopicPartition, TransactionError
+from trikafka.toolkit import call_each, decisive, with_others
 
-from .concurrent_calls import call_concurrently
 from .row_digest import RowDigest
 from .write_options import WriteOptions
 from .write_parts import Account, Mark, Part, Written
@@ -138,30 +137,26 @@ async def _unheard(
     earlier run of ``tasks`` tasks may have committed them. Opening their transactional ids fences
     the earlier run: if its driver is still alive, it can commit none of them afterwards.
     """
-    found: dict[int, Mark] = {}
-    errors: list[TrikafkaError] = []
 
-    async def look(number: int) -> None:
+    async def look(number: int) -> Mark | None:
         its = replace(part, transactional_id=f"{part.whole}-{number}")
-        try:
-            async with trikafka.open_producer(
-                **options.settings, transactional_id=its.transactional_id
-            ):
-                pass
-            if (mark := await its.committed(admin)) is not None:
-                found[number] = mark
-        except TrikafkaError as error:
-            errors.append(error)
+        async with trikafka.open_producer(
+            **options.settings, transactional_id=its.transactional_id
+        ):
+            pass
+        return await its.committed(admin)
 
     def is_heard(number: int) -> bool:
         return number < len(messages) and (
             messages[number].again or messages[number].transaction is not None
         )
 
-    await call_concurrently(look, [number for number in range(tasks) if not is_heard(number)])
+    found, errors = await call_each(
+        look, [number for number in range(tasks) if not is_heard(number)]
+    )
     if errors:
-        raise with_others(decisive(errors), errors)
-    return found
+        raise with_others(decisive([*errors.values()]), errors.values())
+    return {number: mark for number, mark in found.items() if mark is not None}
 
 
 async def _leave(

@@ -59,10 +59,9 @@ from trikafka import (
     TrikafkaError,
 )
 from trikafka.errors.groups import chain
-from trikafka.toolkit import decisive, with_others
+from trikafka.toolkit import call_each, decisive, with_others
 
 from . import commit_protocol
-from .concurrent_calls import call_concurrently
 from .kafka_settings import by_option
 from .row_digest import RowDigest
 from .whole_write import BATCH
@@ -309,17 +308,18 @@ async def _send_each(producer: Any, some: _Some) -> None:
     task fails, so no further topic is begun: each may take as long to fail as the first one.
     """
     errors: list[Exception] = []
+    tables = dict(some)
 
-    async def send(one: tuple[str, pa.Table]) -> None:
-        topic, table = one
+    async def send(topic: str) -> None:
         if errors:
             return
+        table = tables[topic]
         try:
             await producer.send_arrow(topic, table, **{name: name for name in table.column_names})
         except Exception as error:
             errors.append(error)
 
-    await call_concurrently(send, some)
+    await call_each(send, tables)
     if errors:
         raise with_others(decisive(errors), errors)
 
