@@ -1,4 +1,4 @@
-"""Requests to several brokers at once, as one attempt of a call."""
+"""Works that run at the same time, such as the requests of one attempt to several brokers."""
 
 from __future__ import annotations
 
