@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import trio
@@ -124,3 +127,35 @@ async def test_foreign_error_cancels_other_calls(autojump_clock: MockClock) -> N
     with pytest.raises(ExceptionGroup) as caught:
         await toolkit.call_each(work, [False, True])
     assert caught.group_contains(ValueError, match="a bug")
+
+
+async def test_interrupt_of_a_call_is_in_no_group(autojump_clock: MockClock) -> None:
+    async def work(interrupted: bool) -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+        await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        await toolkit.call_each(work, [False, True])
+
+
+async def test_failed_calls_are_freed_at_once(autojump_clock: MockClock) -> None:
+    given = Worker()
+    freed = weakref.ref(given)
+
+    async def work(key: int, given: Worker) -> None:
+        raise TrikafkaError(f"{key}")
+
+    gc.disable()
+    try:
+        _, errors = await toolkit.call_each(partial(work, given=given), [1, 2])
+        assert len(errors) == 2
+        del errors, given, work
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+async def test_calls_need_a_place() -> None:
+    with pytest.raises(ValueError, match="at_once must be at least 1, not 0"):
+        await toolkit.call_each(trio.sleep, [1], at_once=0)

@@ -85,15 +85,21 @@ async def call_each(
     Args:
         work: The function to call.
         keys: The keys, which are all different.
-        at_once: The most calls at the same time.
+        at_once: The most calls at the same time, at least 1.
 
     Returns:
         The results of the calls that succeeded, in the order of the keys; and the errors of
         trikafka of the other calls, the first error first.
 
     Raises:
-        ExceptionGroup: A call has raised another error, which cancels the other calls.
+        ValueError: ``at_once`` is below 1.
+        ExceptionGroup: A call has raised another error, which cancels the other calls. Their
+            results, and errors of trikafka, are lost.
+
+    Cancellation: all calls are cancelled.
     """
+    if at_once < 1:
+        raise ValueError(f"at_once must be at least 1, not {at_once}")
     wanted = list(keys)
     results: dict[K, V] = {}
     errors: dict[K, TrikafkaError] = {}
@@ -106,7 +112,11 @@ async def call_each(
             except TrikafkaError as error:
                 errors[key] = error
 
-    async with trio.open_nursery() as nursery:
-        for key in wanted:
-            nursery.start_soon(one, key)
-    return {key: results[key] for key in wanted if key in results}, errors
+    with interrupts_unwrapped():
+        async with trio.open_nursery() as nursery:
+            for key in wanted:
+                nursery.start_soon(one, key)
+    # An error refers to `one`, and so to `errors`: emptied, what the calls had is freed at once.
+    failed = dict(errors)
+    errors.clear()
+    return {key: results[key] for key in wanted if key in results}, failed

@@ -12,10 +12,9 @@ cdef extern from "../_checksum/crc32c.h":
     uint32_t crc32c_by_processor(uint32_t crc, const uint8_t *at, size_t size) nogil
 
 cdef enum:
-    # A batch counts once in the effort of a walk, and EFFORT times more for each LARGE bytes, whose
-    # checksum takes as long.
-    LARGE = 16384
-    EFFORT = 10
+    # A batch counts in the effort of a walk as one, and one more for each 400 bytes: so a step reads
+    # at most 8 MB.
+    BYTES_OF_EFFORT = 400
     CRC_START = 21
     MOST_ABORTING = 64
     CODEC_MASK = 0x07
@@ -114,7 +113,7 @@ cdef class Run:
             end = self.step(start, walk)
             if end < 0:
                 break
-            walk.walked += 1 + EFFORT * ((end - start) // LARGE)
+            walk.walked += 1 + (end - start) // BYTES_OF_EFFORT
             start = end
         return start
 

@@ -30,8 +30,8 @@ IMPLEMENTATION: str = _implementation.name_in_use
 
 _MAX_OFFSET = f.MAX_INT64 - 2**31
 _ABORT = 0
-#: The effort of a step, counted in small plain batches: about 3 ms. A batch that is decided in this
-#: module counts as ``_EFFORT`` of them.
+#: The effort of a step, counted in small plain batches: some milliseconds. A batch that is decided
+#: in this module counts as ``_EFFORT`` of them.
 _MOST_EFFORT, _EFFORT = 20_000, 40
 #: The messages of the old formats that are read in a step, if one compressed message holds them.
 _MOST_MESSAGES = 2_000
@@ -99,7 +99,7 @@ def decode_records(
 
 # Decoding in steps. A fetch may hold megabytes in a few kilobytes of compressed batches. Decoding
 # all of them at once would take long, and need memory for all of it. So a step ends after about
-# ``enough`` bytes or 3 ms, and the reader delivers its records before the next step.
+# ``enough`` bytes or some milliseconds, and the reader delivers its records before the next step.
 #
 # Decompressed bytes are read only once, to fill the columns. They go into a ``Scratch`` that is
 # reused: with fresh memory for each batch the allocator keeps holes, and a reader's memory grows
@@ -123,8 +123,8 @@ def decode_some(
 
     No further batch is begun in these cases:
 
-    - ``enough`` bytes were decompressed, or 500 batches walked over (20,000 if they are small and
-      plain, or 32 MB if they are large and plain, for the compiled part);
+    - ``enough`` bytes were decompressed, or 500 batches walked over (for the compiled part, 20,000
+      if they are plain, and at most 8 MB);
     - the batch is compressed, has more than an eighth of ``enough`` bytes, and is not expected to
       fit;
     - the batch cannot be read, or exceeds ``max_bytes``: a corrupt one is reported when it is the
