@@ -17,8 +17,10 @@ from trio.testing import wait_all_tasks_blocked
 async def test_call_returns_and_raises() -> None:
     limiter = trio.CapacityLimiter(1)
     assert await CancellableCall(lambda: 7, list, limiter).run() == 7
+    call = CancellableCall(lambda: 1 // 0, list, limiter)
     with pytest.raises(ZeroDivisionError):
-        await CancellableCall(lambda: 1 // 0, list, limiter).run()
+        await call.run()
+    assert not call.cancelled  # an error of the function's own is no cancellation
 
 
 @pytest.fixture

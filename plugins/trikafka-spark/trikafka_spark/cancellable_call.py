@@ -45,7 +45,7 @@ class CancellableCall(Generic[T]):
         # caller is cancelled, and then it must not begin.
         self._beginning = threading.Lock()
         self._begun = False
-        #: True once the caller was cancelled: the function must start nothing new.
+        #: True if the caller was cancelled before the function ended: it must start nothing new.
         self.cancelled = False
         #: True if the JVM did not respond to the cancellation.
         self.silent = False
@@ -71,7 +71,7 @@ class CancellableCall(Generic[T]):
         # In Trio's main task an interrupt is raised here as KeyboardInterrupt.
         except BaseException:
             with self._beginning:
-                self.cancelled = True
+                self.cancelled = not self._ended.is_set()  # else the error may be the function's
             if self.left_behind:
                 await self._wait_cancelled()
             raise
