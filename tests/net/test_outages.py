@@ -336,3 +336,39 @@ async def test_many_groups_without_coordinator_are_logged(
     for number in range(5, 8):
         outages.coordinator_missing(f"group 'b{number}'", KafkaConnectionError("none"))
     assert list(outages._without) == [f"group 'b{number}'" for number in (5, 6, 7)]
+
+
+async def test_later_failure_is_not_the_old_outage(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A group that is looked up a day later has an outage of its own.
+
+    Previously a single failure was logged at once, with the whole day as its duration. The
+    reminders of an outage that was logged stay five minutes apart.
+    """
+    outages = Outages()
+    outages.coordinator_missing("group 'a'", KafkaConnectionError("none"))
+    await trio.sleep(86_400)
+    for _ in range(2):
+        outages.coordinator_missing("group 'a'", KafkaConnectionError("none"))
+        assert logged(caplog) == []
+        await trio.sleep(COORDINATOR_PATIENCE / 2)
+    text = "WARNING group 'a' has had no coordinator for 2.0 s: none"
+    for lines in (1, 1, 1, 2):  # each after a pause of 100 seconds
+        outages.coordinator_missing("group 'a'", KafkaConnectionError("none"))
+        await trio.sleep(COORDINATOR_PATIENCE)
+        outages.coordinator_missing("group 'a'", KafkaConnectionError("none"))
+        assert logged(caplog) == [text] * lines
+        await trio.sleep(100)
+
+
+async def test_late_found_coordinator_has_bounds(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The group may have had a coordinator again since the look-up that failed last."""
+    outages = Outages()
+    for pause in (COORDINATOR_PATIENCE, 1_000.0):
+        outages.coordinator_missing("group 'a'", KafkaConnectionError("none"))
+        await trio.sleep(pause)
+    outages.coordinator_found("group 'a'", NODE)
+    assert logged(caplog)[1].endswith("it had none for 2.0 to 1002.0 s (2 attempts failed)")

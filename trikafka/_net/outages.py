@@ -38,7 +38,8 @@ _MOST_COORDINATED = 1_000
 #: How long (seconds) a group may be without a coordinator before that is logged: the first one of a
 #: new cluster takes a moment.
 COORDINATOR_PATIENCE = 2.0
-#: A group without a coordinator that was not looked up for this long (seconds) may be forgotten.
+#: A group without a coordinator that was not looked up for this long (seconds) may be forgotten: it
+#: may have had one since. Its next failure begins an outage of its own.
 _IDLE = 60.0
 #: After this long (seconds) without an attempt, the moment of a broker's return is not known.
 _UNSURE = 5.0
@@ -267,17 +268,11 @@ class Outages:
         self._ended.pop(node.node_id, None)
         away = self._away.pop(node.node_id, None)
         if away is not None and away.is_logged:
-            most = trio.current_time() - away.since
-            took = (
-                f"{most:.1f} s"
-                if unwatched <= _UNSURE
-                else f"{max(0.0, most - unwatched):.1f} to {most:.1f} s"
-            )
             _log.info(
                 "broker %d is back at %s: it was away for %s%s",
                 node.node_id,
                 node,
-                took,
+                _duration(away, unwatched),
                 _tries(away),
             )
 
@@ -288,9 +283,9 @@ class Outages:
         _keep_newest(self._coordinators)
         without = self._without.pop(what, None)
         if without is not None and without.is_logged:
-            took = trio.current_time() - without.since
+            took = _duration(without, trio.current_time() - without.tried_at)
             tries = _times(without.failures)
-            text = "%s has a coordinator again, broker %d at %s: it had none for %.1f s (%s)"
+            text = "%s has a coordinator again, broker %d at %s: it had none for %s (%s)"
             _log.info(text, what, node.node_id, node, took, tries)
         elif before != node.node_id and before in self._away:
             _log.info("%s is coordinated by broker %d at %s now", what, node.node_id, node)
@@ -308,6 +303,9 @@ class Outages:
                 if now - self._without[oldest].tried_at < _IDLE:
                     return
                 del self._without[oldest]
+        elif now - without.tried_at >= _IDLE:
+            # The reminder is kept: a group that is looked up seldom is logged no more often.
+            without = Outage(None, now, error, failures=0, reminder=without.reminder)
         self._without[what] = without
         without.tried_at = now
         without.error = error
@@ -365,6 +363,14 @@ def _last_tried(away: Outage, now: float) -> str:
     # A silent broker (no failures) is noticed as soon as it responds.
     ago = now - away.tried_at
     return f", last tried {ago:.0f} s ago" if away.failures and ago > _UNSURE else ""
+
+
+def _duration(away: Outage, unwatched: float) -> str:
+    """Return the length of an outage whose end may have been ``unwatched`` seconds ago."""
+    most = trio.current_time() - away.since
+    if unwatched <= _UNSURE:
+        return f"{most:.1f} s"
+    return f"{max(0.0, most - unwatched):.1f} to {most:.1f} s"
 
 
 def _tries(away: Outage) -> str:
