@@ -5,11 +5,13 @@ An export or a query succeeds, or fails with an error of one sentence.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,29 @@ def test_starting_spark_keeps_bound_snapshots(
     for folder in tmp_path.iterdir():
         os.utime(folder, (time.time() - 1_000,) * 2)
     scratch._sweep()
+    assert snapshots.shared("token", list) == first
+
+
+@pytest.mark.parametrize("room", [1_000, 7])
+def test_snapshot_in_part_is_never_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, room: int
+) -> None:
+    """A write may take a part of the bytes. A full disk takes no more, and the next call binds."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pwrite = os.pwrite
+
+    def write_three(descriptor: int, data: bytes, at: int) -> int:
+        if at >= room:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return pwrite(descriptor, data[:3], at)
+
+    first = [Planned(OffsetRange("t", 0, 0, 1), None)]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", write_three)
+        with pytest.raises(OSError, match="full") if room == 7 else nullcontext():
+            assert snapshots.shared("token", lambda: first) == first
+    if room == 7:
+        assert snapshots.shared("token", lambda: first) == first
     assert snapshots.shared("token", list) == first
 
 

@@ -29,6 +29,8 @@ from .range_planning import Planned
 #: The age (seconds) at which files are removed. Spark keeps the ranges that it has planned, so no
 #: query needs them for that long.
 _KEPT = 86_400.0
+#: The last byte of a file. A disk may have been full, or the process killed, while it was written.
+_WHOLE = b"\n"
 
 
 def shared(token: str, bind: Callable[[], list[Planned]]) -> list[Planned]:
@@ -37,12 +39,17 @@ def shared(token: str, bind: Callable[[], list[Planned]]) -> list[Planned]:
     If ``bind`` raises, the error is raised, and the next call binds.
     """
     with _locked(token) as descriptor:
-        if text := os.pread(descriptor, os.fstat(descriptor).st_size, 0):
+        text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        if text.endswith(_WHOLE):
             return [
                 Planned(OffsetRange(*wanted), topic_id) for wanted, topic_id in json.loads(text)
             ]
         planned = bind()
-        os.pwrite(descriptor, json.dumps(planned).encode(), 0)
+        text = json.dumps(planned).encode() + _WHOLE
+        os.ftruncate(descriptor, 0)
+        written = 0
+        while written < len(text):
+            written += os.pwrite(descriptor, text[written:], written)
         return planned
 
 
