@@ -137,13 +137,12 @@ def _check_record(
         first = min(earlier, later, key=lambda each: each.delivery)
         if not touched(earlier.began, later.began, first.member):
             figures.violated("delivered again without a fault", (place, earlier, later))
-        if first is later:
-            continue  # its own fault explains when it began
-        past = earlier.ended - later.began
+        # The lock of the first delivery has ended by now, also where its handler began last.
+        past = first.ended - later.began
         # A frozen member cannot end its handlers.
         frozen = any(
-            each.member == earlier.member
-            and each.began <= earlier.ended
+            each.member == first.member
+            and each.began <= first.ended
             and each.ended + 1 >= later.began
             for each in faults
         )

@@ -40,6 +40,10 @@ def judged(times: Sequence[Handled], faults: Sequence[Fault] = ()) -> Figures:
         ([AGAIN], [OTHER]),
         # A frozen member cannot end its handlers, and a lock may be a little late.
         ([UNHEARD._replace(ended=130.0), AGAIN], [Fault(101.0, 130.0, "a")]),
+        (
+            [UNHEARD._replace(began=120.5, ended=130.0), AGAIN._replace(accepted=121.0)],
+            [Fault(119.0, 130.0, "a")],
+        ),
         ([UNHEARD._replace(ended=120.05), AGAIN], [BROKER]),
         # The lock ended and no accept came, so another one may have been given the same number.
         ([UNHEARD, AGAIN._replace(delivery=1)], [BROKER]),
@@ -85,6 +89,13 @@ def test_what_a_fault_explains_is_right(times: Sequence[Handled], faults: Sequen
         (
             [UNHEARD._replace(ended=120.5), AGAIN],
             [BROKER],
+            {"a handler ran past its lock"},
+        ),
+        # Its own fault explains that the member begins after the other one, and not how long its
+        # handler goes on.
+        (
+            [UNHEARD._replace(began=120.5, ended=121.0), AGAIN._replace(accepted=121.0)],
+            [KILLED],
             {"a handler ran past its lock"},
         ),
     ],
