@@ -56,7 +56,7 @@ async def reading() -> AsyncIterator[tuple[ScriptedCluster, Consumer[Any, Any]]]
 
 
 def alive(*kinds: type) -> int:
-    """Count the objects of the process. Other tests may have left some, in errors that they keep."""
+    """Count the process's objects. Other tests may have left some, in errors that they keep."""
     return sum(isinstance(each, kinds) for each in gc.get_objects())
 
 

@@ -1,4 +1,4 @@
-"""Outages: logged once at their beginning and once at their end, with the failures between counted."""
+"""Outages are logged at their beginning and at their end, with the number of failures."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ async def test_advertised_address_is_explained(
         says = (
             "cannot connect to broker-0:9092: Name or service not known"
             if answers
-            else r"broker-0:9092 did not answer as a Kafka broker within \S+ s: it takes no connection"
+            else r"broker-0:9092 did not answer as a Kafka broker within \S+ s: "
+            r"it takes no connection"
         )
         async with trikafka.open_producer(**settings) as producer:
             with pytest.raises(trikafka.DeliveryTimeoutError, match=says + hint):

@@ -1,4 +1,4 @@
-"""The judge of the share group's soak: it finds every violation, and none where a fault explains it."""
+"""The judge of the share soak finds every violation, and none that a fault explains."""
 
 from __future__ import annotations
 

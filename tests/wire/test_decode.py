@@ -307,7 +307,7 @@ def test_large_compressed_batch_is_its_own_step() -> None:
 
 
 def test_large_batches_share_a_step_if_they_fit() -> None:
-    """Steps of one batch of 130 KB each cost more than the rest of reading, so several go together."""
+    """A step for each batch of 130 KB would cost more than the rest, so several go together."""
     noise = random.Random(1).randbytes(500)
     data = b"".join(
         batch_v2([Rec(value=noise)], base=base, framing="lz4-linked") for base in range(5)

@@ -43,7 +43,7 @@ _FOREIGN = re.compile(
 
 @cache
 def java_names() -> dict[str, str]:
-    """Return a name with dots for each setting of ConsumerConfig and ProducerConfig: Java's, if any."""
+    """Return a name with dots for each setting of consumers and producers: Java's, if any."""
     return {
         name: setting.java or name.replace("_", ".")
         for client in (ConsumerConfig, ProducerConfig)
@@ -84,7 +84,7 @@ def own_parts(text: str) -> list[str]:
 
 
 def rename_settings(error: BaseException, names: Mapping[str, str]) -> None:
-    """Rename the settings in the texts of an error of trikafka's, of its causes, and in their notes.
+    """Rename the settings in the texts and notes of an error of trikafka's and of its causes.
 
     The errors keep their classes and attributes. Quoted names and responses of OAuth servers stay
     as they are, and so do the texts of causes that are not trikafka's, and of groups of errors.

@@ -122,7 +122,8 @@ async def test_standstill_is_no_silence_of_the_jvm() -> None:
         nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             await wait_all_tasks_blocked(0.01)
-            time.sleep(2 * cancellable_call._SILENCE_LIMIT)  # noqa: ASYNC251  (the standstill itself)
+            # The standstill itself: this process is as if frozen.
+            time.sleep(2 * cancellable_call._SILENCE_LIMIT)  # noqa: ASYNC251
             for _ in range(5):
                 await trio.lowlevel.checkpoint()  # the limit's clock is read before the response
             stood.set()

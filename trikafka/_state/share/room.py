@@ -42,7 +42,7 @@ _FADING = 0.95
 
 
 class FetchBounds(NamedTuple):
-    """What a fetch may bring, and how long it may wait, in milliseconds."""
+    """The bounds of a fetch: what it may bring, and how long (milliseconds) it may wait."""
 
     records: int
     size: int
@@ -112,7 +112,7 @@ class FetchRoom:
 
     @property
     def ratio(self) -> float:
-        """How many bytes of records each byte of the next response may become."""
+        """The bytes of records that each byte of the next response may become."""
         return max(self._ratios.values(), default=_FIRST_RATIO)
 
     def now_free(self) -> int:
